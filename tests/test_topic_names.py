@@ -1,4 +1,6 @@
-"""Which names topics may have: the codes of Apache Kafka 4.3.1 for the same requests."""
+"""Which names topics may have: the error codes that Apache Kafka 4.3.1 returned for the same
+requests.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ def code_of(replica: Replica, *topics: NewTopic) -> list[int]:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "x" * 250, "nul\0x", "é", "a b", "a\n"])
-def test_names_that_are_none(name: str) -> None:
+def test_invalid_names_are_refused(name: str) -> None:
     with pytest.raises(MqError) as refusal:
         validate_topic_name(name)
     assert refusal.value.code is ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -25,5 +27,5 @@ def test_names_that_are_none(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "...", "x" * 249, "A-Za_z0.9"])
-def test_names_that_are_good(name: str) -> None:
+def test_valid_names_are_accepted(name: str) -> None:
     validate_topic_name(name)

@@ -1,5 +1,5 @@
-"""A quorum that commits at once, and brokers, topics and a controller on top: what the
-tests here stand on.
+"""A quorum that commits at once, with brokers, topics and a controller on top: the base of these
+tests.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TrioClock:
 
 
 class FakeQuorum:
-    """Commits at once on every machine, as long as it leads."""
+    """Commits at once on every state machine, as long as it leads."""
 
     def __init__(
         self, machine: MetadataMachine, *replicas: MetadataMachine, node_id: int = 1
@@ -55,12 +55,12 @@ class FakeQuorum:
         self.gate: trio.Event | None = None
         """When set, a proposal waits for it before it is committed."""
         self.failure: Exception | None = None
-        """Raised after the commit: an outcome that its proposer does not learn."""
+        """Raised after the commit: an outcome that the proposer does not receive."""
         self.commands: list[bytes] = []
         self.majority_replied_at: float | None = None
-        """None: just now."""
+        """None: the present time."""
         self.led_at: float | None = None
-        """None: just now."""
+        """None: the present time."""
         self.barriers = 0
 
     async def read_barrier(self, *, timeout: float | None = None) -> int:
@@ -146,7 +146,7 @@ def make_controller(
 
 
 class Replica:
-    """A machine without Raft or Trio: decisions go in, indexes count up."""
+    """A state machine without Raft or Trio: decisions go in, indexes count up."""
 
     def __init__(self) -> None:
         self.machine = MetadataMachine()
@@ -177,7 +177,7 @@ class Replica:
 
 
 def with_brokers(*ids: int, racks: Mapping[int, str] | None = None) -> Replica:
-    """Registered and unfenced."""
+    """Brokers that are registered and unfenced."""
     replica = Replica()
     for node_id in ids:
         add_broker(replica, node_id, rack=(racks or {}).get(node_id))
@@ -187,7 +187,7 @@ def with_brokers(*ids: int, racks: Mapping[int, str] | None = None) -> Replica:
 def add_broker(
     replica: Replica, node_id: int, *, rack: str | None = None, incarnation: int = 0
 ) -> int:
-    """Register and unfence; the broker epoch."""
+    """Register and unfence a broker. Returns its broker epoch."""
     op = Register(
         NodeId(node_id),
         CLUSTER,

@@ -1,8 +1,8 @@
 """Metadata of 10,000 partitions (RF 3 on 3 nodes): python -m tests.controller.measure
 
-Prints milliseconds of CPU, so that a busy machine does not count: deciding and applying the
-creation, a snapshot and its load, the failure of one node portion by portion (what a node's loop
-stands still for), its return, and the deletion.
+Prints milliseconds of CPU, so that other load on the machine does not count: deciding and applying
+the creation, a snapshot and its load, the failure of one node portion by portion (which blocks a
+node's loop), its return, and the deletion.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def timed(call: Callable[[], ResultT]) -> tuple[float, ResultT]:
 
 
 def carry_out(replica: Replica, what: str, decide: Any, op: Any) -> None:
-    """Each portion: decided, encoded and applied as the controller does it in one stretch
-    between two waits.
+    """Each portion is decided, encoded and applied as the controller does it between two
+    checkpoints.
     """
     decisions, applications, sizes = [], [], []
     while True:

@@ -61,7 +61,7 @@ def test_the_first_registration_formats_the_log() -> None:
     assert refusal.value.code is ErrorCode.INCONSISTENT_CLUSTER_ID
 
 
-def test_the_same_incarnation_registers_once_and_a_new_one_replaces_it_at_once() -> None:
+def test_an_incarnation_registers_once_and_a_new_one_replaces_it() -> None:
     replica = with_brokers(1)
     create_topics(replica, new_topic("t", 2))
     old = replica.image.brokers[ONE]
@@ -102,7 +102,7 @@ def test_a_broker_leads_only_after_it_has_applied_its_registration() -> None:
     assert refusal.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
 
 
-def test_a_broker_that_goes_hands_over_first_and_is_fenced_then() -> None:
+def test_a_leaving_broker_transfers_leadership_before_it_is_fenced() -> None:
     replica = with_brokers(1, 2)
     both = (ONE, TWO)
     replica.commit(
@@ -130,7 +130,7 @@ def test_a_broker_that_goes_hands_over_first_and_is_fenced_then() -> None:
     )
 
 
-def test_a_broker_that_cannot_vouch_for_its_logs_is_eligible_no_more() -> None:
+def test_a_broker_with_an_unclean_log_leaves_the_elr() -> None:
     replica = with_brokers(1, 2)
     both = (ONE, TWO)
     replica.commit(
@@ -158,14 +158,14 @@ def test_a_broker_that_cannot_vouch_for_its_logs_is_eligible_no_more() -> None:
     partition = replica.image.topics["t"].partitions[0]
     assert (partition.leader, partition.elr, partition.last_known_elr) == (NO_NODE, (TWO,), (ONE,))
     replica.run(decide_heartbeat, Heartbeat(ONE, replica.image.brokers[ONE].epoch, replica.index))
-    # node 2 has what 1 may have lost
+    # node 2 has the records that 1 may have lost
     assert replica.image.topics["t"].partitions[0].leader == NO_NODE
-    add_broker(replica, 2, incarnation=6)  # neither can vouch: the last leader is what is left
+    add_broker(replica, 2, incarnation=6)  # neither has a clean log: the last leader remains
     partition = replica.image.topics["t"].partitions[0]
     assert (partition.leader, partition.isr, partition.elr) == (ONE, (ONE,), ())
 
 
-def test_a_broker_that_vouches_for_its_logs_stays_eligible() -> None:
+def test_a_broker_with_clean_logs_stays_in_the_elr() -> None:
     replica = with_brokers(1, 2)
     both = (ONE, TWO)
     replica.commit(
@@ -188,11 +188,11 @@ def test_a_broker_that_vouches_for_its_logs_stays_eligible() -> None:
 
 
 @pytest.mark.parametrize("unfenced", [False, True], ids=["never unfenced", "unfenced"])
-def test_a_process_that_ended_before_it_could_promise_anything_takes_nothing_away(
+def test_a_process_that_ended_before_it_was_unfenced_changes_no_elr(
     unfenced: bool,
 ) -> None:
-    """Killed between its registration and the file that names it, it names the one before,
-    again and again.
+    """It is killed between its registration and the write of the file that names it. Each time, it
+    reports the previous registration.
     """
     replica = with_brokers(1, 2)
     both = (ONE, TWO)
@@ -258,10 +258,10 @@ def test_metadata_of_version_1_has_no_serials() -> None:
 
 
 @pytest.mark.parametrize(("found", "vouches"), [(8, False), (9, True), (10, True)])
-def test_a_broker_whose_disk_is_an_older_copy_vouches_for_nothing(
-    found: int, vouches: bool
-) -> None:
-    """Also of its present registration: the copy names that one, and is older all the same."""
+def test_a_broker_whose_disk_is_an_older_copy_leaves_every_elr(found: int, vouches: bool) -> None:
+    """Not even for its present registration: the copy names that registration, and is older
+    nevertheless.
+    """
     replica = with_brokers(1, 2)
     both = (ONE, TWO)
     replica.commit(
@@ -283,7 +283,7 @@ def test_a_broker_whose_disk_is_an_older_copy_vouches_for_nothing(
         assert replica.image.brokers[ONE].disk_serial == (9 if vouches else 0)
 
 
-def test_a_broker_is_forgotten_and_may_come_back() -> None:
+def test_a_broker_is_unregistered_and_may_register_again() -> None:
     replica = with_brokers(1, 2)
     both = (ONE, TWO)
     replica.commit([CreateTopic("t", UUID(int=1), (Placement(both, ONE, both),), ())])
@@ -297,7 +297,7 @@ def test_a_broker_is_forgotten_and_may_come_back() -> None:
     assert replica.image.is_alive(ONE)
 
 
-def test_only_the_silent_of_the_same_registration_are_fenced() -> None:
+def test_only_silent_brokers_of_the_same_registration_are_fenced() -> None:
     replica = with_brokers(1, 2)
     stale = replica.image.brokers[ONE].epoch
     add_broker(replica, 1, incarnation=5)
@@ -306,7 +306,7 @@ def test_only_the_silent_of_the_same_registration_are_fenced() -> None:
     assert [broker.node_id for broker in replica.image.alive_brokers()] == [ONE]
 
 
-def test_a_large_topic_changes_hands() -> None:
+def test_leadership_of_a_large_topic_moves() -> None:
     replica = with_brokers(1)
     create_topics(replica, new_topic("t", 10_000))
     commands = len(replica.log)
@@ -331,6 +331,6 @@ def test_sessions() -> None:
     assert sessions.silent(replica.image, 12.9) == ()
     assert sessions.silent(replica.image, 13.0) == ((TWO, replica.image.brokers[TWO].epoch),)
     add_broker(replica, 3)
-    # 3 is heard of for the first time
+    # 3 is seen for the first time
     assert [node for node, _ in sessions.silent(replica.image, 15.5)] == [1, 2]
     assert [node for node, _ in sessions.silent(replica.image, 18.5)] == [1, 2, 3]

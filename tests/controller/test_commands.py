@@ -1,4 +1,4 @@
-"""Commands survive their bytes; bytes that are none are refused; large topics fit."""
+"""Commands survive encoding and decoding; malformed bytes are refused; large topics fit."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ commands = st.builds(c.Command, st.integers(0, 2**62), st.lists(any_record, max_
 
 
 @given(commands)
-def test_a_command_survives_its_bytes(command: c.Command) -> None:
+def test_a_command_survives_encoding_and_decoding(command: c.Command) -> None:
     assert c.decode_command(c.encode_command(command)) == command
 
 
 @given(commands, st.data())
-def test_cut_off_or_longer_bytes_are_refused(command: c.Command, data: st.DataObject) -> None:
+def test_truncated_or_longer_bytes_are_refused(command: c.Command, data: st.DataObject) -> None:
     encoded = c.encode_command(command)
     cut = data.draw(st.integers(0, len(encoded) - 1))
     for wrong in (encoded[:cut], encoded + b"\0"):
@@ -85,7 +85,7 @@ def test_cut_off_or_longer_bytes_are_refused(command: c.Command, data: st.DataOb
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_do_harm(data: bytes) -> None:
+def test_random_bytes_are_refused_without_other_errors(data: bytes) -> None:
     for head in (b"", b"\x01\x00"):
         try:
             c.decode_command(head + data)
@@ -93,7 +93,7 @@ def test_no_bytes_do_harm(data: bytes) -> None:
             pass
 
 
-def test_a_bomb_is_not_inflated() -> None:
+def test_a_decompression_bomb_is_not_inflated() -> None:
     bomb = b"\x01\x01" + zlib.compress(bytes(METADATA_COMMAND_DECOMPRESSED_MAX + 1))
     assert len(bomb) < RAFT_COMMAND_BYTES_MAX
     with pytest.raises(ValueError, match="limit"):
@@ -119,7 +119,7 @@ def test_ten_thousand_partitions_fit_one_record(factor: int) -> None:
     assert c.decode_command(c.encode_command(c.Command(0, (topic,)))).records == (topic,)
 
 
-def test_what_does_not_fit_is_refused_with_its_size() -> None:
+def test_oversized_commands_are_refused_with_their_size() -> None:
     dice = random.Random(7)
     configs = tuple(
         (f"k{i}", "".join(dice.choices("abcdefghijklmnopqrstuvwxyz0123456789", k=30_000)))
@@ -131,7 +131,7 @@ def test_what_does_not_fit_is_refused_with_its_size() -> None:
     assert str(RAFT_COMMAND_BYTES_MAX) in refusal.value.message
 
 
-def test_a_large_decision_is_cut_into_commands_that_fit() -> None:
+def test_a_large_decision_is_split_into_commands_that_fit() -> None:
     dice = random.Random(7)
     records = tuple(r.DeleteTopic(UUID(int=dice.getrandbits(128))) for _ in range(10_000))
     runs = list(c.split_records(records))

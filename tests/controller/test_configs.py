@@ -1,5 +1,5 @@
-"""Incremental and legacy changes: the codes of Apache Kafka 4.3.1, asked of it with the
-same requests.
+"""Incremental and legacy changes: the error codes that Apache Kafka 4.3.1 returned for the same
+requests.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def test_set_and_delete() -> None:
     assert ("topic", "t") not in replica.image.configs
 
 
-def test_append_and_subtract_start_from_the_default_and_keep_elements_single() -> None:
+def test_append_and_subtract_start_from_the_default_without_duplicates() -> None:
     replica = replica_with_topic()
 
     def policy(operation: int, value: str) -> str:
@@ -121,7 +121,7 @@ def test_a_legacy_change_replaces_everything() -> None:
     assert replica.image.topic_configs("t") == {}
 
 
-def test_each_resource_stands_alone_and_comes_once() -> None:
+def test_each_resource_is_independent_and_named_once() -> None:
     replica = replica_with_topic()
     twice = of("t", ("retention.ms", SET, "5"))
     assert alter(replica, twice, twice, of("u", ("retention.ms", SET, "6")), of("zz")) == [
@@ -136,13 +136,13 @@ def test_each_resource_stands_alone_and_comes_once() -> None:
     assert replica.image.topic_configs("u") == {"retention.ms": "6"}
 
 
-def test_values_are_checked_in_relation_to_those_that_are_there() -> None:
+def test_values_are_checked_against_existing_values() -> None:
     replica = replica_with_topic()
     assert alter(replica, of("t", ("max.compaction.lag.ms", SET, "10"))) == [0]
     assert alter(replica, of("t", ("min.compaction.lag.ms", SET, "20"))) == [40]
 
 
-def test_a_nodes_own_value_wins_over_every_nodes() -> None:
+def test_a_node_s_own_value_overrides_the_cluster_default() -> None:
     replica = replica_with_topic()
     one, two = NodeId(1), NodeId(2)
     alter(
@@ -162,7 +162,7 @@ def test_a_nodes_own_value_wins_over_every_nodes() -> None:
 THROTTLED = "follower.replication.throttled.replicas"
 
 
-def test_a_value_grows_no_further_than_a_response_can_carry() -> None:
+def test_a_value_must_fit_in_a_response() -> None:
     replica = replica_with_topic()
     for life in range(2):
         rows = ",".join(f"{life}{row:07d}:1" for row in range(1300))
@@ -189,7 +189,7 @@ def test_a_value_grows_no_further_than_a_response_can_carry() -> None:
     assert [int(row.error_code) for row in created] == [40]
 
 
-def test_all_overrides_of_a_resource_together_have_a_bound() -> None:
+def test_the_overrides_of_a_resource_have_a_total_bound() -> None:
     replica = replica_with_topic()
     names = [f"unknown.{row}" for row in range(CONFIG_RESOURCE_BYTES_MAX // CONFIG_VALUE_BYTES_MAX)]
     with pytest.raises(MqError, match=r"INVALID_CONFIG.*bytes"):

@@ -1,4 +1,4 @@
-"""A heartbeat counts as contact once the metadata is applied that its answer spoke of."""
+"""A heartbeat counts as contact when the metadata that its response names is applied."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_response_without_a_metadata_index_counts_at_once() -> None:
     assert contact.at(0) == 1.0
 
 
-def test_a_node_that_is_always_a_little_behind_is_in_contact() -> None:
+def test_a_node_that_lags_slightly_is_in_contact() -> None:
     contact = Contact()
     for second in range(100):
         contact.answered(float(second), 10 * second)
@@ -32,8 +32,8 @@ def test_a_node_that_is_always_a_little_behind_is_in_contact() -> None:
     assert len(contact._unapplied) <= 2
 
 
-def test_it_never_falls() -> None:
+def test_the_time_of_contact_never_decreases() -> None:
     contact = Contact()
     contact.answered(3.0, 5)
-    contact.answered(2.0, 6)  # sent earlier, answered later
+    contact.answered(2.0, 6)  # sent earlier, received later
     assert (contact.at(5), contact.at(6)) == (3.0, 3.0)

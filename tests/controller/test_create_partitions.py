@@ -1,4 +1,4 @@
-"""Add partitions: the codes of Apache Kafka 4.3.1 for the same requests."""
+"""Add partitions: the error codes that Apache Kafka 4.3.1 returned for the same requests."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def test_one_growth(growth: MorePartitions, code: int) -> None:
 
 
 def test_internal_topics_keep_their_number_of_partitions() -> None:
-    """By it goes which of them keeps a group: with another, every group would be looked for
-    where it is not.
+    """The number of partitions decides which of them keeps a group. With another number, the
+    coordinator of existing groups would change.
     """
     replica = with_brokers(1)
     create_topics(
@@ -67,7 +67,7 @@ def test_internal_topics_keep_their_number_of_partitions() -> None:
     ]
 
 
-def test_growth_continues_where_the_circle_stopped() -> None:
+def test_new_partitions_continue_the_round_of_brokers() -> None:
     replica = with_brokers(1, 2, 3)
     create_topics(replica, new_topic("t", 2), new_topic("u", 1))
     assert grow(

@@ -1,4 +1,4 @@
-"""Create topics: the codes of Apache Kafka 4.3.1 for the same requests."""
+"""Create topics: the error codes that Apache Kafka 4.3.1 returned for the same requests."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_the_partitions_of_a_request_are_counted_together() -> None:
     assert code_of(with_brokers(1), new_topic("a", 6000), new_topic("b", 4000)) == [0, 0]
 
 
-def test_the_defaults_are_the_nodes() -> None:
+def test_defaults_come_from_the_node_s_configuration() -> None:
     replica = with_brokers(1, 2, 3)
     op = CreateTopics((new_topic("t"),), partitions_default=6, replication_factor_default=3)
     (result,) = replica.run(decide_create_topics, op)
@@ -122,14 +122,14 @@ def test_the_defaults_are_the_nodes() -> None:
     assert sorted(p.leader for p in replica.image.topics["t"].partitions) == [1, 1, 2, 2, 3, 3]
 
 
-def test_the_default_number_of_replicas_is_not_lowered_to_the_registered_brokers() -> None:
+def test_the_default_replication_factor_is_not_lowered_to_the_brokers() -> None:
     replica = with_brokers(1)
     op = CreateTopics((new_topic("t"),), partitions_default=1, replication_factor_default=3)
     (result,) = replica.run(decide_create_topics, op)
     assert result.error_code is ErrorCode.INVALID_REPLICATION_FACTOR and not replica.image.topics
 
 
-def test_brokers_that_are_down_hold_replicas_and_are_not_in_sync() -> None:
+def test_fenced_brokers_get_replicas_outside_the_isr() -> None:
     replica = with_brokers(1, 2, 3)
     replica.run(
         decide_expire, ExpireSessions(((NodeId(3), replica.image.brokers[NodeId(3)].epoch),))
@@ -149,7 +149,7 @@ def test_brokers_that_are_down_hold_replicas_and_are_not_in_sync() -> None:
     )
 
 
-def test_nothing_is_placed_on_the_fenced() -> None:
+def test_no_replica_is_placed_on_fenced_brokers() -> None:
     replica = with_brokers(1, 2)
     replica.run(
         decide_expire, ExpireSessions(((NodeId(1), replica.image.brokers[NodeId(1)].epoch),))
@@ -191,7 +191,9 @@ def test_brokers_get_no_more_partitions_than_they_can_open() -> None:
     assert refused.error_message.startswith("Broker 2 has 2 partitions, and its limit of open")
     assert "allows 3: it cannot open 2 more" in refused.error_message
     codes = [row.error_code for row in created(new_topic("a", 1, 2), new_topic("b", 1, 2))]
-    assert codes == [ErrorCode.NONE, ErrorCode.POLICY_VIOLATION], "each counts for the next"
+    assert codes == [ErrorCode.NONE, ErrorCode.POLICY_VIOLATION], (
+        "each topic counts towards the limit of the next"
+    )
     on_one = new_topic("a", assignments=((0, ONE), (1, ONE)))
     assert created(on_one)[0].error_code is ErrorCode.NONE
 

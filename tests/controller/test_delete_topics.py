@@ -1,4 +1,4 @@
-"""Delete topics: the codes of Apache Kafka 4.3.1 for the same requests."""
+"""Delete topics: the error codes that Apache Kafka 4.3.1 returned for the same requests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_delete_by_name_and_by_id() -> None:
     assert list(replica.image.topics) == ["c"]
 
 
-def test_delete_refuses_what_is_unclear() -> None:
+def test_ambiguous_deletions_are_refused() -> None:
     replica = with_brokers(1)
     create_topics(replica, new_topic("a"))
     a = replica.image.topics["a"].topic_id

@@ -35,7 +35,7 @@ def refusal(replica: Replica, *args: Any) -> str:
     return refused.value.message
 
 
-def test_a_level_goes_down_and_up_again_and_at_zero_the_feature_is_gone() -> None:
+def test_a_level_falls_and_rises_and_zero_removes_the_feature() -> None:
     replica = with_brokers(1)
     assert replica.image.features[NAME] == 2
     update(replica, 1, UpgradeType.SAFE_DOWNGRADE)
@@ -49,13 +49,13 @@ def test_a_level_goes_down_and_up_again_and_at_zero_the_feature_is_gone() -> Non
     assert copy.image.features == replica.image.features
 
 
-def test_a_request_that_is_only_checked_changes_nothing() -> None:
+def test_validate_only_changes_nothing() -> None:
     replica = with_brokers(1)
     update(replica, 1, UpgradeType.SAFE_DOWNGRADE, validate_only=True)
     assert replica.image.features[NAME] == 2
 
 
-def test_what_is_refused_is_refused_whole() -> None:
+def test_a_refused_request_changes_nothing() -> None:
     replica = with_brokers(1)
     before = dict(replica.image.features)
     assert "without setting the upgrade type" in refusal(replica, 1)
@@ -77,7 +77,7 @@ def test_what_is_refused_is_refused_whole() -> None:
     assert replica.image.features == {**before, NAME: 1}
 
 
-def test_the_metadata_version_goes_up_once_every_node_supports_it_and_never_down() -> None:
+def test_the_metadata_version_rises_when_all_nodes_support_it_and_never_falls() -> None:
     replica = with_brokers(1, 2)
     name = "mqd.metadata.version"
     assert "cannot be downgraded from 2" in refusal(replica, 1, UpgradeType.UNSAFE_DOWNGRADE, name)
@@ -86,7 +86,7 @@ def test_the_metadata_version_goes_up_once_every_node_supports_it_and_never_down
     with pytest.raises(MqError, match="node 2 runs a release that supports it: start it"):
         replica.run(decide_update_features, op)
     assert replica.image.features[name] == 1
-    update(replica, 1, name=name)  # nothing to do, whoever is behind
+    update(replica, 1, name=name)  # no change, whichever node is behind
     replica.run(decide_update_features, UpdateFeatures(op.updates))
     assert replica.image.features[name] == 2
 

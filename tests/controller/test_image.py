@@ -1,4 +1,6 @@
-"""One door in: replicas that hear the same are the same, whether by commands or by a snapshot."""
+"""The image changes only by commands and snapshots: replicas that receive the same ones are
+equal.
+"""
 
 from __future__ import annotations
 
@@ -101,9 +103,9 @@ def check_invariants(image: MetadataImage) -> None:
 
 
 def check_partition(image: MetadataImage, partition: PartitionImage) -> None:
-    """What holds between any two commands.
+    """Invariants that hold between any two commands.
 
-    Whoever may lead leads: partitions without a leader have nobody who could.
+    Every eligible replica may lead: a partition without a leader has no eligible replica.
     """
     may_lead = image.may_lead()
     replicas, isr, elr = set(partition.replicas), set(partition.isr), set(partition.elr)
@@ -193,7 +195,7 @@ def test_a_name_deleted_and_created_in_one_command_is_in_both_lists() -> None:
     assert deltas[0].partitions_changed == {TopicPartition("t", 0)}
 
 
-def test_a_snapshot_over_a_live_image_yields_the_difference() -> None:
+def test_a_snapshot_over_a_live_image_returns_the_difference() -> None:
     ahead = with_brokers(1)
     create_topics(ahead, new_topic("stays", 2), new_topic("goes"))
     behind = MetadataMachine()
@@ -215,7 +217,7 @@ def test_a_snapshot_over_a_live_image_yields_the_difference() -> None:
 @pytest.mark.parametrize(
     "wrong", [b"", b"x", zlib.compress(b"[]"), zlib.compress(b'{"format":3}'), zlib.compress(b"{}")]
 )
-def test_bytes_that_are_no_snapshot_change_nothing(wrong: bytes) -> None:
+def test_malformed_snapshots_change_nothing(wrong: bytes) -> None:
     replica = with_brokers(1)
     before = encode_snapshot(replica.image)
     with pytest.raises(ValueError):
@@ -224,7 +226,9 @@ def test_bytes_that_are_no_snapshot_change_nothing(wrong: bytes) -> None:
 
 
 def test_the_log_and_the_snapshot_of_the_previous_release_replay() -> None:
-    """Bytes that its encoder wrote: golden/metadata_0.json holds every record type that it had."""
+    """Bytes of that release's encoder: golden/metadata_0.json holds every record type that
+    it had.
+    """
     golden = json.loads((Path(__file__).parent / "golden" / "metadata_0.json").read_text())
     machine, restored = MetadataMachine(), MetadataMachine()
     for index, command in golden["commands"]:
@@ -248,7 +252,7 @@ def test_the_log_and_the_snapshot_of_the_previous_release_replay() -> None:
     assert (after.leader, after.leader_epoch, after.isr) == (NodeId(1), 2, (NodeId(1),))
 
 
-def test_names_that_differ_in_a_dot_collide_until_the_topic_goes() -> None:
+def test_names_that_differ_in_a_dot_collide_until_the_topic_is_deleted() -> None:
     replica = with_brokers(1)
     create_topics(replica, new_topic("a.b"))
     assert replica.image.colliding_topic("a_b") == "a.b"

@@ -6,7 +6,7 @@ from mqd.config import NodeConfig
 from mqd.controller.internal_topics import new_topic_request
 
 
-def test_the_log_of_transactions_needs_no_more_replicas_in_sync_than_it_has() -> None:
+def test_min_isr_of_the_transaction_log_is_at_most_its_replication_factor() -> None:
     for nodes, wanted in ((1, ("1", 1)), (2, ("2", 2)), (5, ("2", 3))):
         row = new_topic_request("__transaction_state", NodeConfig.load(), nodes)
         configs = {one["name"]: one["value"] for one in row["configs"]}

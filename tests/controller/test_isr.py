@@ -1,5 +1,5 @@
-"""AlterPartition: the codes of Apache Kafka's controller, in its order of checks; and it by
-way of the service.
+"""AlterPartition: the error codes of Apache Kafka's controller, in its order of checks; also
+through the service.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def ask(
 def test_a_leader_changes_its_isr(replica: Replica) -> None:
     result = ask(replica, 1, 2)
     assert result == IsrAltered(TOPIC, 0, ErrorCode.NONE, ONE, 0, (ONE, TWO), 1)
-    assert ask(replica, 1, 2) == result  # as it is: nothing changes
+    assert ask(replica, 1, 2) == result  # already in force: nothing changes
     assert ask(replica, 1, 3, 2).isr == (ONE, THREE, TWO)
     partition = replica.image.topics["t"].partitions[0]
     assert (partition.leader_epoch, partition.partition_epoch) == (0, 2)
@@ -99,8 +99,8 @@ def test_isr_changes_that_are_refused(
 
 
 def test_a_refusal_of_an_absent_follower_is_final(replica: Replica) -> None:
-    """The first attempt comes last: its follower was fenced meanwhile, is back, and the
-    leader counts on it no more.
+    """The first attempt arrives last: its follower was fenced meanwhile and has returned, and the
+    leader no longer counts it.
     """
     before = replica.image.topics["t"].partitions[0]
     epochs = {node_id: replica.image.brokers[node_id].epoch for node_id in ALL}
@@ -115,7 +115,7 @@ def test_a_refusal_of_an_absent_follower_is_final(replica: Replica) -> None:
     replica.run(decide_heartbeat, Heartbeat(THREE, epochs[THREE], replica.index))
     assert ask(replica, 1, 2, 3, **proposal).error_code is ErrorCode.INVALID_UPDATE_VERSION
     assert replica.image.topics["t"].partitions[0] == refused, (
-        "what is refused for its epoch writes nothing"
+        "a request with a stale epoch writes nothing"
     )
     assert ask(replica, 1, 2, 3).isr == ALL
 
@@ -138,7 +138,7 @@ def test_an_absent_follower_does_not_join(replica: Replica, how: str) -> None:
     assert ask(replica, 1, 2, 3, epochs={2: epoch}).error_code is ErrorCode.INELIGIBLE_REPLICA
 
 
-def test_a_leader_of_another_registration_is_refused_altogether(replica: Replica) -> None:
+def test_a_leader_of_another_registration_is_refused(replica: Replica) -> None:
     for node_id, epoch, code in (
         (ONE, replica.image.brokers[ONE].epoch - 1, ErrorCode.STALE_BROKER_EPOCH),
         (NodeId(9), 1, ErrorCode.BROKER_ID_NOT_REGISTERED),
@@ -148,7 +148,7 @@ def test_a_leader_of_another_registration_is_refused_altogether(replica: Replica
         assert refusal.value.code is code
 
 
-def test_a_partition_that_is_named_twice_changes_once(replica: Replica) -> None:
+def test_a_partition_named_twice_changes_once(replica: Replica) -> None:
     brokers = replica.image.brokers
     change = IsrChangeRequest(TOPIC, 0, 0, 0, ((ONE, -1),))
     first, second = replica.run(
@@ -179,7 +179,7 @@ def test_requests_of_both_versions() -> None:
     )
 
 
-def test_what_was_proposed_before_a_replica_was_lost_does_not_let_it_join() -> None:
+def test_a_lost_replica_does_not_join_by_an_older_proposal() -> None:
     replica = with_brokers(1, 2, 3, 4)
     replica.commit([CreateTopic("t", TOPIC, (Placement((ONE, THREE, TWO), ONE, (ONE, TWO)),), ())])
     before = replica.image.topics["t"].partitions[0]
@@ -190,7 +190,7 @@ def test_what_was_proposed_before_a_replica_was_lost_does_not_let_it_join() -> N
     result = ask(replica, 1, 2, 3, partition_epoch=before.partition_epoch)
     assert result.error_code is ErrorCode.INVALID_UPDATE_VERSION
     assert replica.image.topics["t"].partitions[0].isr == (ONE, TWO) and replica.image.lost_replicas
-    # it copied, was about to join, and lost that copy, too
+    # it caught up, was about to join the ISR, and lost that copy, too
     between = replica.image.topics["t"].partitions[0]
     replica.run(
         decide_report_offline,

@@ -56,13 +56,13 @@ def test_followers_of_one_leader_are_spread() -> None:
 
 
 @pytest.mark.parametrize("factor", [0, -2, 2, 32767])
-def test_factors_that_cannot_be(factor: int) -> None:
+def test_impossible_replication_factors_are_refused(factor: int) -> None:
     with pytest.raises(MqError) as refusal:
         check_replication_factor(factor, 1)
     assert refusal.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
 
 
-def test_the_default_is_capped_by_what_can_be() -> None:
+def test_the_default_factor_is_capped_by_the_number_of_brokers() -> None:
     assert default_replication_factor(3, 1) == 1
     assert default_replication_factor(3, 5) == 3
     assert default_replication_factor(1, 0) == 1

@@ -1,4 +1,4 @@
-"""Blocks never overlap and never come back."""
+"""Blocks never overlap and are never reused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def allocate(replica: Replica) -> ProducerIdBlock:
     return block
 
 
-def test_blocks_follow_one_another() -> None:
+def test_blocks_are_consecutive() -> None:
     replica = with_brokers(1)
     assert [allocate(replica) for _ in range(3)] == [(0, 1000), (1000, 1000), (2000, 1000)]
     assert replica.image.next_producer_id == 3000
@@ -43,7 +43,7 @@ def test_only_a_registered_broker_gets_one() -> None:
         assert refusal.value.code is code
 
 
-def test_the_last_block_is_the_last() -> None:
+def test_no_block_follows_the_last_one() -> None:
     replica = with_brokers(1)
     replica.commit([SetNextProducerId(2**63 - 1001)])
     assert allocate(replica) == (2**63 - 1001, 1000)

@@ -1,4 +1,4 @@
-"""Moves that would leave nobody behind who has the records."""
+"""Reassignments that would remove the last replica with all records."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def alter(replica: Replica, target: tuple[NodeId, ...] | None) -> ErrorCode:
 
 @pytest.fixture
 def stuck() -> Replica:
-    """On the move from 1 and 2 to 3 and 4; 3 is in sync, leads alone, and comes back from a
-    power cut: it is the last known leader.
+    """During the reassignment from 1 and 2 to 3 and 4: 3 is in sync, is the only leader, and
+    restarts after a power failure. It is the last known leader.
     """
     replica = with_brokers(ONE, TWO, THREE, FOUR, FIVE)
     replica.commit([CreateTopic("t", TOPIC, (Placement((ONE, TWO), ONE, (ONE, TWO)),), ())])
@@ -79,7 +79,7 @@ def stuck() -> Replica:
 
 
 @pytest.mark.parametrize("target", [None, (FOUR, FIVE), (ONE, TWO)])
-def test_a_move_is_not_cancelled_nor_aimed_elsewhere_without_the_last_known_leader(
+def test_a_reassignment_must_keep_the_last_known_leader(
     stuck: Replica, target: tuple[NodeId, ...] | None
 ) -> None:
     before = partition(stuck)
@@ -89,7 +89,7 @@ def test_a_move_is_not_cancelled_nor_aimed_elsewhere_without_the_last_known_lead
     assert partition(stuck).leader == THREE
 
 
-def test_with_the_last_known_leader_it_may_be_aimed_elsewhere(stuck: Replica) -> None:
+def test_a_new_target_with_the_last_known_leader_is_accepted(stuck: Replica) -> None:
     assert alter(stuck, (FIVE, THREE)) is ErrorCode.NONE
     assert partition(stuck).last_known_elr == (THREE,)
 

@@ -1,8 +1,8 @@
-"""Random lives of a cluster: whatever is registered, fenced, altered, elected, moved and lost, the
-invariants of KIP-966 hold.
+"""Random histories of a cluster: whatever is registered, fenced, altered, elected, reassigned and
+lost, the invariants of KIP-966 hold.
 
-Beside the image a model follows each partition: which replicas have every committed record. Whoever
-is elected without an unclean election is one of them.
+A model beside the image tracks which replicas of each partition have every committed record. A
+clean election elects one of these replicas.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ steps = st.one_of(
 
 
 class Life:
-    """One partition of a cluster of five, and how far the log of each replica reaches."""
+    """One partition of a cluster of five, and the log end of each replica."""
 
     def __init__(self, least: int, factor: int, unclean: bool) -> None:
         self.replica = with_brokers(*NODES)
@@ -119,7 +119,7 @@ class Life:
         if kind == "register":
             self.incarnations += 1
             node = NodeId(what)
-            if not value:  # it may have lost everything
+            if not value:  # it may have lost all records
                 self.ends[node] = 0
             op = Register(
                 node,
@@ -177,7 +177,7 @@ class Life:
                 decide_alter_reassignments, AlterReassignments((Reassignment(T0, target),)), options
             )
         elif kind == "lose" and broker is not None:
-            # who is not registered tells nobody: it says what it still has when it registers
+            # an unregistered broker reports nothing: it reports its epochs when it registers
             self.ends[NodeId(what)] = 0
             op4 = ReportOfflineReplicas(NodeId(what), epoch, ((UUID(int=1), 0),))
             replica.run(decide_report_offline, op4, options)
@@ -207,12 +207,12 @@ class Life:
             or partition.elr
             or partition.last_known_elr
             or self.options.unclean_election
-        ), "who may lead is forgotten"
+        ), "the eligible replicas are missing"
         trusted = {*before.isr, *before.elr}
         if partition.leader not in (NO_NODE, before.leader) and partition.leader not in trusted:
             last_resort = not partition.elr and before.last_known_elr == (partition.leader,)
             unclean = self.options.unclean_election or (kind == "elect" and what == 1)
-            # the last step of a reassignment may hand over to one that just caught up
+            # the last step of a reassignment may elect a replica that just caught up
             joined = kind == "isr"
             assert last_resort or unclean or joined, (before, partition, kind)
             if not joined:
@@ -271,7 +271,7 @@ def test_a_completed_reassignment_is_its_target(
     assert set(partition.isr) == set(target) and partition.leader in target
 
 
-def test_a_move_step_by_step() -> None:
+def test_a_reassignment_step_by_step() -> None:
     life = Life(2, 3, False)
     epoch = life.partition.leader_epoch
     life.step("move", [NodeId(4), NodeId(5), NodeId(1)], None)
@@ -296,7 +296,7 @@ def test_a_move_step_by_step() -> None:
     assert life.partition.leader == 4
 
 
-def test_a_cancelled_move_goes_back() -> None:
+def test_a_cancelled_reassignment_restores_the_replicas() -> None:
     life = Life(2, 3, False)
     life.step("move", [NodeId(4), NodeId(2), NodeId(1)], None)
     life.step("isr", {1, 2, 4}, True)
@@ -308,8 +308,8 @@ def test_a_cancelled_move_goes_back() -> None:
 
 
 @pytest.mark.parametrize(("least", "clean", "leader"), [(2, True, 2), (1, True, 3), (2, False, 2)])
-def test_three_die_one_after_the_other(least: int, clean: bool, leader: int) -> None:
-    """RF 3: of the dead, the one that comes back first and has everything leads."""
+def test_three_replicas_fail_one_after_the_other(least: int, clean: bool, leader: int) -> None:
+    """RF 3: the first replica to return with all records leads."""
     life = Life(least, 3, False)
     for node in NODES[:3]:
         life.step("fence", node, None)
@@ -327,7 +327,7 @@ def test_three_die_one_after_the_other(least: int, clean: bool, leader: int) -> 
     assert life.partition.leader == leader
 
 
-def test_a_lost_replica_leads_only_when_in_sync_or_after_a_new_start() -> None:
+def test_a_lost_replica_leads_only_when_in_sync_or_after_a_restart() -> None:
     life = Life(1, 1, False)
     life.step("lose", NODES[0], None)
     assert (life.partition.leader, life.partition.isr, life.partition.last_known_elr) == (
@@ -341,7 +341,7 @@ def test_a_lost_replica_leads_only_when_in_sync_or_after_a_new_start() -> None:
     life.step("elect", 1, None)
     assert life.partition.leader == NO_NODE
     life.step("register", NODES[0], True)
-    life.step("lose", NODES[0], None)  # told again before the first heartbeat
+    life.step("lose", NODES[0], None)  # reported again before the first heartbeat
     life.step("beat", NODES[0], None)
     assert life.partition.leader == NO_NODE
     life.step("register", NODES[0], True)
@@ -349,7 +349,7 @@ def test_a_lost_replica_leads_only_when_in_sync_or_after_a_new_start() -> None:
     assert life.partition.leader == 1 and not life.replica.image.lost_replicas
 
 
-def test_a_removal_is_complete_when_an_election_puts_a_replica_in_sync_that_stays() -> None:
+def test_a_removal_completes_when_a_remaining_replica_is_in_sync() -> None:
     life = Life(2, 3, False)
     life.step("fence", NODES[2], None)
     life.step("fence", NODES[1], None)
@@ -365,7 +365,7 @@ def test_a_removal_is_complete_when_an_election_puts_a_replica_in_sync_that_stay
     )
 
 
-def test_a_lost_replica_is_forgotten_with_the_replica() -> None:
+def test_a_removed_replica_is_no_longer_marked_lost() -> None:
     life = Life(1, 2, False)
     life.step("lose", NODES[1], None)
     assert life.replica.image.lost_replicas

@@ -35,7 +35,7 @@ def delete(replica: Replica, *topics: TopicName) -> list[tuple[Any, ...]]:
     ]
 
 
-def test_a_request_names_so_many_topics_and_no_more() -> None:
+def test_the_topics_of_a_request_are_bounded() -> None:
     replica = with_brokers(1)
     decisions: list[tuple[Any, Any, int]] = [
         (
@@ -61,7 +61,7 @@ def test_a_request_names_so_many_topics_and_no_more() -> None:
 
 
 @pytest.mark.parametrize("validate_only", [False, True])
-def test_new_topics_have_so_many_bytes_of_configs_and_no_more(validate_only: bool) -> None:
+def test_the_bytes_of_configs_of_new_topics_are_bounded(validate_only: bool) -> None:
     replica = with_brokers(1)
     topics = tuple(new_topic(f"t{n}", 1, 1, configs=(LONG,)) for n in range(TOO_MANY))
     with pytest.raises(MqError, match="excessively large batch operation"):
@@ -72,8 +72,8 @@ def test_new_topics_have_so_many_bytes_of_configs_and_no_more(validate_only: boo
 
 
 @pytest.mark.parametrize("changed", [LONG, ("retention.ms", "1")])
-def test_present_configs_count_where_resources_are_altered(changed: tuple[str, str]) -> None:
-    """A short request could make the controller validate long lists that a resource has."""
+def test_existing_configs_count_when_a_resource_is_altered(changed: tuple[str, str]) -> None:
+    """A short request could make the controller validate the long lists of an existing resource."""
     replica = with_brokers(1)
     change = (Change(changed[0], 0, changed[1]),)
     resources = tuple(ResourceChanges(2, f"t{n}", change) for n in range(TOO_MANY))
@@ -88,7 +88,7 @@ def test_present_configs_count_where_resources_are_altered(changed: tuple[str, s
     assert not any(row.error_code for row in decision.reply)
 
 
-def test_new_topics_have_so_many_configs_and_no_more() -> None:
+def test_the_number_of_configs_of_new_topics_is_bounded() -> None:
     replica = with_brokers(1)
     configs = (("retention.ms", "1"),) * (CONFIG_CHANGES_MAX // 2)
     topics = tuple(new_topic(name, 1, 1, configs=configs) for name in "tuv")

@@ -1,5 +1,5 @@
-"""The service: one at a time, decided again when another command came between, forwards,
-sessions, background topics.
+"""The service: one operation at a time, a new decision after a competing command, forwarded
+requests, sessions, background topics.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ async def test_an_operation_returns_after_it_is_applied_and_published() -> None:
     assert "t" in controller.image.topics and seen == [1]
 
 
-async def test_what_was_done_in_part_is_not_tried_again_and_taken_for_another_s() -> None:
+async def test_a_partly_completed_operation_is_not_retried() -> None:
     controller, quorum = await registered()
     topics = [new_topic(random.Random(number).randbytes(120).hex()) for number in range(1000)]
     propose = quorum.propose
@@ -87,7 +87,7 @@ async def test_what_was_done_in_part_is_not_tried_again_and_taken_for_another_s(
     assert await refused(controller.submit(create("t"))) is ErrorCode.NOT_CONTROLLER
 
 
-async def test_operations_wait_for_one_another_and_see_one_another() -> None:
+async def test_operations_run_in_order_and_see_earlier_results() -> None:
     controller, _quorum = await registered()
     results: list[ErrorCode] = []
 
@@ -101,7 +101,7 @@ async def test_operations_wait_for_one_another_and_see_one_another() -> None:
     assert sorted(results) == [0, 36, 36, 36, 36]
 
 
-async def test_a_command_that_came_between_makes_it_decide_again() -> None:
+async def test_a_competing_command_causes_a_new_decision() -> None:
     controller, quorum = await registered()
     before = len(quorum.commands)
     quorum.gate = trio.Event()
@@ -116,7 +116,7 @@ async def test_a_command_that_came_between_makes_it_decide_again() -> None:
         quorum.commit(encode_command(Command(controller.image.index, (SetNextProducerId(1000),))))
         quorum.gate.set()
     assert replies[0][0].error_code == 0 and "t" in controller.image.topics
-    assert len(quorum.commands) - before == 3, "the skipped command, and another decision"
+    assert len(quorum.commands) - before == 3, "the skipped command, and a new decision"
 
 
 async def test_a_cancelled_operation_that_completes_later_has_no_side_effect() -> None:
@@ -175,7 +175,7 @@ async def test_heartbeats_have_the_number_of_partitions_a_broker_can_open() -> N
     assert await created("second") is ErrorCode.NONE
 
 
-async def test_at_controller_forwards_waits_and_gives_up(autojump_clock: MockClock) -> None:
+async def test_at_controller_forwards_waits_and_times_out(autojump_clock: MockClock) -> None:
     calls: list[int] = []
 
     async def forward(
@@ -215,7 +215,7 @@ async def test_at_controller_forwards_waits_and_gives_up(autojump_clock: MockClo
         }
 
 
-async def test_without_time_nothing_happens() -> None:
+async def test_an_expired_request_is_not_carried_out() -> None:
     controller, _quorum = await registered()
 
     async def here() -> Mapping[str, Any]:
@@ -230,7 +230,7 @@ async def test_without_time_nothing_happens() -> None:
     assert "t" not in controller.image.topics
 
 
-async def test_producer_ids_are_never_given_twice_even_after_a_restart() -> None:
+async def test_producer_ids_are_never_reused_even_after_a_restart() -> None:
     controller, quorum = await registered()
     ids = [await controller.next_producer_id() for _ in range(1001)]
     assert len(set(ids)) == 1001
@@ -259,7 +259,7 @@ async def test_run_registers_and_keeps_alive(
     assert len(quorum.commands) == commands
 
 
-async def test_a_silent_broker_is_fenced_and_unfenced_again(
+async def test_a_silent_broker_is_fenced_and_later_unfenced(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     controller, _quorum = make_controller()
@@ -278,7 +278,7 @@ async def test_a_silent_broker_is_fenced_and_unfenced_again(
     assert {p.leader for p in controller.image.topics["t"].partitions} == {ONE, TWO}
 
 
-async def test_no_broker_is_fenced_because_the_controller_slept(
+async def test_a_paused_controller_fences_no_broker(
     nursery: trio.Nursery, mock_clock: MockClock
 ) -> None:
     controller, _quorum = make_controller()
@@ -298,7 +298,7 @@ async def test_no_broker_is_fenced_because_the_controller_slept(
     assert not controller.image.is_alive(TWO)
 
 
-async def test_a_new_controller_gives_everybody_a_whole_session(
+async def test_a_new_controller_gives_each_broker_a_full_session(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     controller, quorum = make_controller()
@@ -307,13 +307,13 @@ async def test_a_new_controller_gives_everybody_a_whole_session(
     await controller.heartbeat(Heartbeat(TWO, epoch, controller.image.index))
     await trio.sleep(2.6)
     quorum.term += 1
-    await trio.sleep(3.7)  # and for as long as its predecessor may have answered after the election
+    await trio.sleep(3.7)  # and for as long as its predecessor may have responded since
     assert controller.image.is_alive(TWO)
     await trio.sleep(0.6)
     assert not controller.image.is_alive(TWO)
 
 
-async def test_leaving_hands_over_and_stays_away(
+async def test_a_controlled_shutdown_moves_leaders_and_stays_fenced(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     controller, quorum = make_controller()
@@ -328,7 +328,7 @@ async def test_leaving_hands_over_and_stays_away(
     await controller.lifecycle.leave(timeout=2, no_controller_timeout=1)
 
 
-async def test_leaving_does_not_wait_for_an_impossible_controller(
+async def test_a_controlled_shutdown_without_a_controller_does_not_wait(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     controller, quorum = make_controller()
@@ -342,7 +342,9 @@ async def test_leaving_does_not_wait_for_an_impossible_controller(
 async def test_a_follower_registers_through_the_controller(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
-    """Two nodes, one quorum: what node 2 forwards is what a handler of node 1 would do with it."""
+    """Two nodes, one quorum: a handler of node 1 would process the requests that node 2 forwards in
+    the same way.
+    """
     machines = (MetadataMachine(), MetadataMachine())
     quorum = FakeQuorum(*machines)
     leader, _ = make_controller(machines[0], quorum=quorum)
@@ -406,7 +408,7 @@ async def test_requested_topics_are_created(
     assert len(quorum.commands) == commands
 
 
-async def test_many_requested_topics_do_not_prevent_each_others_creation(
+async def test_many_requested_topics_are_all_created(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     controller, _ = make_controller(options={"num.partitions": "30"})
@@ -418,7 +420,7 @@ async def test_many_requested_topics_do_not_prevent_each_others_creation(
     assert len(controller.image.topics) == 401
 
 
-async def test_while_a_cluster_forms_no_topic_is_made_with_fewer_replicas(
+async def test_a_forming_cluster_creates_no_topic_with_fewer_replicas(
     autojump_clock: MockClock, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
 ) -> None:
     controller, _ = make_controller(nodes=3, options={"default.replication.factor": "3"})
@@ -439,7 +441,7 @@ async def test_while_a_cluster_forms_no_topic_is_made_with_fewer_replicas(
     assert controller.image.topic_configs("__transaction_state")["min.insync.replicas"] == "2"
 
 
-async def test_on_a_full_disk_nothing_is_created_and_the_rest_works() -> None:
+async def test_on_a_full_disk_only_creations_are_refused() -> None:
     controller, _ = await registered()
     await controller.submit(create("t"))
     controller.operations.space = lambda: "The disk is full."
@@ -469,7 +471,7 @@ async def test_a_node_whose_process_ended_is_fenced_at_once(
     controller.session_watch.on_peer_gone(7)
     await trio.sleep(0.01)
     assert not controller.image.is_alive(TWO) and controller.image.is_alive(ONE)
-    # It lives after all: its next heartbeat brings it back, and nothing else happens to it.
+    # The node still runs: its next heartbeat unfences it, and nothing else changes.
     await controller.heartbeat(Heartbeat(TWO, epoch, controller.image.index))
     index = controller.image.index
     for _ in range(8):
@@ -515,7 +517,7 @@ async def test_a_controller_without_its_majority_accepts_no_heartbeat(
     )
 
 
-async def test_a_controller_that_may_have_been_deposed_confirms_before_it_responds(
+async def test_a_possibly_deposed_controller_confirms_before_it_responds(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     controller, quorum = make_controller()
@@ -525,7 +527,7 @@ async def test_a_controller_that_may_have_been_deposed_confirms_before_it_respon
     beat = Heartbeat(TWO, epoch, controller.image.index)
     await controller.heartbeat(beat)
     assert quorum.barriers == 0
-    quorum.led_at = trio.current_time() - 0.7  # of a session of 3 s, a quarter
+    quorum.led_at = trio.current_time() - 0.7  # a quarter of a session of 3 s
     await controller.heartbeat(beat)
     assert quorum.barriers == 0
     quorum.led_at = trio.current_time() - 0.8
@@ -549,7 +551,7 @@ async def test_sessions_of_300_ms(autojump_clock: MockClock, nursery: trio.Nurse
     assert not controller.image.is_alive(TWO) and controller.image.is_alive(ONE)
 
 
-async def test_what_is_done_between_registration_and_the_first_heartbeat(
+async def test_on_registered_runs_before_the_first_heartbeat(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     seen: list[tuple[int, bool]] = []
@@ -572,7 +574,7 @@ async def test_what_is_done_between_registration_and_the_first_heartbeat(
     assert controller.image.lost_replicas == {(controller.image.topics["t"].topic_id, 0, ONE)}
 
 
-async def test_a_loss_that_waited_is_not_of_the_next_topic_of_that_name(
+async def test_a_pending_loss_does_not_apply_to_a_recreated_topic(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     controller, _ = await registered()
@@ -610,7 +612,7 @@ async def test_a_leader_requests_another_isr(
     assert (joined.error, joined.isr, joined.partition_epoch) == (ErrorCode.NONE, (ONE, TWO), 2)
 
 
-async def test_a_new_controller_finishes_what_the_last_left_undone(
+async def test_a_new_controller_completes_unfinished_operations(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     controller, quorum = make_controller()
@@ -631,7 +633,7 @@ async def test_a_new_controller_finishes_what_the_last_left_undone(
     assert {p.leader for p in controller.image.topics["t"].partitions} == {ONE}
 
 
-async def test_leaders_go_back_to_the_preferred_replicas(
+async def test_leadership_returns_to_the_preferred_replicas(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     controller, _quorum = make_controller(options={"leader.imbalance.check.interval.seconds": "5"})

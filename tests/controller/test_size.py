@@ -1,5 +1,5 @@
-"""The metadata has a bound: a client's change beyond it is refused, and whatever was
-decided is loaded again.
+"""The metadata has a size limit: a client's change beyond it is refused, and committed metadata of
+any size is loaded.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ FULL = ErrorCode.POLICY_VIOLATION
 
 
 def room_for(replica: Replica, more: int) -> DecisionOptions:
-    """DecisionOptions under which the metadata may grow by so many bytes."""
+    """DecisionOptions under which the metadata may grow by that many bytes."""
     return DecisionOptions(
         image_bytes_max=(replica.image.size + more) * RESERVED_SHARE // (RESERVED_SHARE - 1)
     )
@@ -97,7 +97,7 @@ def codes(rows: Iterable[Any]) -> list[ErrorCode]:
     return [row.error_code for row in rows]
 
 
-def test_topics_are_refused_one_by_one_and_deletions_make_room() -> None:
+def test_topics_are_refused_individually_and_deletions_make_room() -> None:
     replica = with_brokers(1, 2, 3)
     options = room_for(replica, 5_000)
     op = CreateTopics(tuple(new_topic(f"t{n}", 1, 3) for n in range(10)), 1, 1)
@@ -116,7 +116,7 @@ def test_topics_are_refused_one_by_one_and_deletions_make_room() -> None:
     ) == [ErrorCode.NONE]
 
 
-def test_nothing_is_left_of_what_is_deleted() -> None:
+def test_deletions_return_the_size_to_its_start() -> None:
     replica = with_brokers(1, 2, 3)
     before = replica.image.size
     create_topics(replica, new_topic("t", 20, 3, configs=(("retention.ms", "5"),)))
@@ -152,7 +152,7 @@ def test_configs_of_topics_and_of_nodes() -> None:
     assert codes(alter(replica, wider, throttled, rate)) == [ErrorCode.NONE] * 2
     less = changes(ResourceType.TOPIC, "t", ("leader.replication.throttled.replicas", "0:1"))
     assert codes(alter(replica, DecisionOptions(image_bytes_max=1), less)) == [ErrorCode.NONE], (
-        "what makes it smaller is never refused"
+        "a change that shrinks the metadata is never refused"
     )
 
 
@@ -173,14 +173,14 @@ def test_configs_of_groups_that_do_not_exist_cannot_fill_the_metadata() -> None:
         )
         refused += codes(rows).count(FULL)
     assert refused > 300
-    assert replica.image.groups_size <= options.image_bytes_max / 4, "topics have room yet"
+    assert replica.image.groups_size <= options.image_bytes_max / 4, "topics still have room"
     assert codes(
         replica.run(decide_create_topics, CreateTopics((new_topic("t", 100),), 1, 1), options)
     ) == [ErrorCode.NONE]
 
 
-def test_what_keeps_a_full_cluster_at_work_has_a_reserve() -> None:
-    """Without internal topics the first group, or the first transaction, would find no
+def test_changes_that_a_full_cluster_needs_have_a_reserve() -> None:
+    """Without internal topics the first group or the first transaction would have no
     coordinator.
     """
     replica = with_brokers(1, 2, 3)
@@ -194,11 +194,11 @@ def test_what_keeps_a_full_cluster_at_work_has_a_reserve() -> None:
         number += 1
     faster = changes(ResourceType.BROKER, "", ("log.retention.ms", "60000"))
     assert codes(alter(replica, options, faster)) == [ErrorCode.NONE], (
-        "or nobody could make room while nodes run"
+        "otherwise no change could make room while nodes run"
     )
     moved = AlterReassignments((Reassignment(TopicPartition("t0", 0), (NodeId(2), NodeId(3))),))
     assert codes(replica.run(decide_alter_reassignments, moved, options)) == [ErrorCode.NONE], (
-        "or no node could be drained"
+        "otherwise no node could be drained"
     )
     for name in ("__consumer_offsets", "__transaction_state"):
         assert codes(
@@ -209,7 +209,7 @@ def test_what_keeps_a_full_cluster_at_work_has_a_reserve() -> None:
     assert replica.image.size <= MIB
 
 
-def test_a_group_with_overrides_has_a_name_that_a_group_may_have() -> None:
+def test_a_group_with_overrides_has_a_valid_name() -> None:
     replica = with_brokers(1)
     pair = ("consumer.session.timeout.ms", "45000")
     longest, longer = "g" * COORDINATOR_KEY_BYTES_MAX, "g" * (COORDINATOR_KEY_BYTES_MAX + 1)
@@ -273,7 +273,7 @@ def test_replica_sets() -> None:
     ) == {ErrorCode.NONE}
 
 
-def test_what_nodes_do_by_themselves_changes_no_size() -> None:
+def test_changes_by_nodes_do_not_change_the_size() -> None:
     replica = with_brokers(1, 2, 3)
     create_topics(replica, new_topic("t", 4, 3))
     full, size = DecisionOptions(image_bytes_max=1), replica.image.size
@@ -290,7 +290,7 @@ def test_what_nodes_do_by_themselves_changes_no_size() -> None:
         assert len(zlib.decompress(encode_snapshot(replica.image))) <= size
 
 
-def test_brokers_come_and_go_and_their_names_are_bounded() -> None:
+def test_broker_names_are_bounded() -> None:
     replica = with_brokers(1)
     before = replica.image.size
     replica.run(
@@ -309,7 +309,7 @@ def test_brokers_come_and_go_and_their_names_are_bounded() -> None:
         assert refused.value.code is ErrorCode.INVALID_REGISTRATION
     long = RegisterBroker(NodeId(2), UUID(int=2), "h" * 2_000, 9092, "r" * 2_000)
     replica.commit([long])
-    assert replica.image.size == recount(replica.image), "an earlier release may have let it in"
+    assert replica.image.size == recount(replica.image), "an earlier release may have accepted it"
 
 
 def test_features_have_a_fixed_set_of_names() -> None:
@@ -324,7 +324,9 @@ def test_features_have_a_fixed_set_of_names() -> None:
 
 
 def test_a_snapshot_of_any_size_is_restored() -> None:
-    """An earlier release wrote snapshots above 512 MiB, and none of its nodes could start again."""
+    """An earlier release wrote snapshots larger than 512 MiB, and none of its nodes could start
+    again.
+    """
     replica = with_brokers(1)
     create_topics(replica, new_topic("t", 2))
     text = zlib.decompress(encode_snapshot(replica.image))

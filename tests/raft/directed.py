@@ -1,7 +1,7 @@
-"""Voters driven by hand, message by message: PySyncObj as it comes, and ours, under one set of
-verbs.
+"""Voters that a test drives message by message: stock PySyncObj and RaftNode, with the same
+methods.
 
-Every message waits in its sender's box until a test takes it, delivers it, delays it or loses it.
+Every message waits in its sender's box until a test takes it, delivers it, delays it or drops it.
 Time stands still unless `advance` moves it. Nodes are numbered from 1.
 """
 
@@ -55,12 +55,12 @@ stock, stock_journal, stock_transport, stock_node = load_stock(
 )
 
 StockNodeId = stock_node.Node
-"""Under a name of this file, so that stock PySyncObj can pickle it."""
+"""Defined at module level, so that stock PySyncObj can pickle it."""
 StockNodeId.__module__, StockNodeId.__qualname__ = __name__, "StockNodeId"
 
 
 class Group:
-    """The verbs. `nodes` voters, none connected."""
+    """The operations. `nodes` voters, none connected."""
 
     def __init__(self, nodes: int = 3, **options: Any) -> None:
         self.ids = list(range(1, nodes + 1))
@@ -72,7 +72,7 @@ class Group:
         for i in self.ids:
             self.start(i)
 
-    # what the two differ in
+    # where the two implementations differ
     def start(self, i: int) -> None:
         raise NotImplementedError
 
@@ -106,7 +106,7 @@ class Group:
         self.now += seconds
 
     def take(self, i: int, target: int | None = None) -> list[Any]:
-        """Messages of node i, to one target or all; the others are lost."""
+        """Messages of node i, to one target or all; the others are dropped."""
         return [message for to, message in self._empty(i) if target in (None, to)]
 
     def _empty(self, i: int) -> list[tuple[int, Any]]:
@@ -121,7 +121,9 @@ class Group:
         return len(messages)
 
     def exchange(self, among: list[int], rounds: int = 4) -> None:
-        """Everyone in `among` ticks and hears the others; what goes elsewhere is lost."""
+        """Everyone in `among` ticks and receives the messages of the others. Messages to other
+        nodes are dropped.
+        """
         for _ in range(rounds):
             self.advance()
             for i in among:
@@ -224,12 +226,12 @@ class Stock(Group):
 
     def add(self, i: int, value: str, callback: Callback | None = None) -> None:
         self._enter()
-        told = (
+        record_result = (
             None
             if callback is None
             else (lambda result, reason: callback(result, _FATES.get(reason, "refused")))
         )
-        self.nodes[i].add(value, callback=told)
+        self.nodes[i].add(value, callback=record_result)
 
     def is_vote_request(self, message: Any) -> bool:
         return bool(message["type"] == "request_vote")
@@ -244,7 +246,7 @@ class Stock(Group):
 
 
 class _Values:
-    """A machine of strings. Total: "boom" is a result, not an exception."""
+    """A state machine of strings. Total: "boom" is a result, not an exception."""
 
     def __init__(self) -> None:
         self.applied: list[str] = []
@@ -318,8 +320,8 @@ class Ours(Group):
             self._flush(i)
 
     def deliver(self, source: int, target: int, message: Any) -> None:
-        said: Message = decode_message(message) if isinstance(message, bytes) else message
-        self.nodes[target].receive(self.now, source, said)
+        decoded: Message = decode_message(message) if isinstance(message, bytes) else message
+        self.nodes[target].receive(self.now, source, decoded)
         self._flush(target)
 
     def connect(self, i: int, *others: int) -> None:
@@ -350,7 +352,7 @@ class Ours(Group):
         self._flush(i)
 
 
-def said(ours: Ours, i: int, target: int | None = None) -> list[object]:
+def sent_messages(ours: Ours, i: int, target: int | None = None) -> list[object]:
     return [decode_message(message) for message in ours.take(i, target)]
 
 

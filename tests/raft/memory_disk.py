@@ -2,7 +2,8 @@
 order.
 
 `fuse`: after so many writes the power fails in the middle of the next one (PowerCut). `fail_with`:
-the next write or sync raises this OSError instead. `crash(random)` decides what the platters kept.
+the next write or sync raises this OSError instead. `crash(random)` decides which unsynced writes
+survive.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from mqd.io.disk import ArgumentsT, ResultT
 
 
 class PowerCut(BaseException):
-    """The machine stops here."""
+    """The power fails here."""
 
 
 class _Content:
@@ -89,7 +90,7 @@ class MemoryDisk:
         self.operations = 0
 
     def spend(self) -> bool:
-        """One more write: whether the power fails during it."""
+        """Count one write. Returns whether the power fails during it."""
         self.operations += 1
         if self.fail_with is not None:
             raise self.fail_with

@@ -2,21 +2,21 @@
 one seed, one run.
 
     python -m tests.raft.simulate --seeds 0-500 [--nodes 5] [--observers 1] [--seconds 20]
-    [--no-wipes] python -m tests.raft.simulate --seeds 0-500 --nodes 3 --observers 2 --changes
+    python -m tests.raft.simulate --seeds 0-500 --nodes 3 --observers 2 --changes
 
 The nodes are the real RaftNode and Journal. After every event the safety properties of Raft
 (Ongaro, figure 3.2) are checked: election safety, log matching, leader completeness, state machine
-safety; that a committed entry is durable on a majority; and that nothing is applied that is not
-durable on the node that applies it; that observers never vote or stand; and that a leader has heard
-a majority within the longest election timeout. Besides crashes and cuts, one voter's disk may be
-emptied while all others have theirs (once a run: a second loss would be one too many). At the end
-all heals, and all must converge with no acknowledged command lost or doubled. A violation names the
-seed that shows it again.
+safety; that a committed entry is durable on a majority; that a node applies only entries that are
+durable on it; that observers never vote or stand; and that a leader has received messages from a
+majority within the longest election timeout. Besides crashes and cuts, one voter's disk may be
+emptied while all others keep theirs. That happens once a run, because the quorum does not survive a
+second loss. At the end all faults are repaired. Then all nodes must converge, and no acknowledged
+command is lost or applied twice. A violation names the seed that reproduces it.
 
 With `changes`, an operator adds and removes voters: edits the peers file and restarts node by node,
-with a cut at every step. Now and then some nodes start with files that name quite other voters.
-Then besides: committed voter sets follow one another by one voter, and at the end the set of the
-last file is in force everywhere.
+with a cut at every step. Some nodes occasionally start with files that name unrelated voters. Two
+more properties are checked: successive committed voter sets differ by one voter, and at the end the
+set of the last file is in force on every node.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Violation(AssertionError):
 
 
 class ListMachine:
-    """Remembers what was applied; the world compares."""
+    """Stores what was applied; the simulation compares it."""
 
     def __init__(self) -> None:
         self.applied: list[bytes] = []
@@ -111,16 +111,14 @@ class Life:
             load=self._load,
         )
         self.machine.on_apply = self._on_apply
-        # while the entries are still there to look at
+        # before compaction removes the entries
         self.machine.on_snapshot = lambda: world.check_commits(self)
         self.busy = False
         self.met: dict[int, Life] = {}
-        """Of each other node: the incarnation that last completed a handshake here."""
+        """For each other node: the incarnation that last completed a handshake here."""
         self.term_led = 0
         self.heard: dict[int, float] = {}
-        """Of each voter: when it last said something to this node, or when this one became
-        leader.
-        """
+        """For each voter: when this node last received a message from it, or became leader."""
         self.checked: Entry | None = None
 
     def _on_apply(self, index: int, command: bytes) -> None:
@@ -131,7 +129,9 @@ class Life:
         self.world.check_applied(self, index, command)
 
     def _build(self, pieces: Iterator[bytes], done: Callable[[bytes], None]) -> None:
-        """At once, or beside the loop: other turns come first, and a leader's snapshot perhaps."""
+        """Builds a snapshot inline, or beside the loop: then other turns come first, and perhaps a
+        leader's snapshot.
+        """
         delay = self.world.builds.choice([0.0, 0.02, 1.0])
         if delay:
             self.world.at(delay, lambda: self.world.when_idle(self, lambda: done(b"".join(pieces))))
@@ -139,7 +139,7 @@ class Life:
             done(b"".join(pieces))
 
     def _load(self, work: Work[Any], done: Callable[[Any], None]) -> None:
-        """Likewise."""
+        """Loads a snapshot inline or beside the loop, like `_build`."""
         delay = self.world.builds.choice([0.0, 0.02, 1.0])
         if delay:
             self.world.at(delay, lambda: self.world.when_idle(self, lambda: done(all_steps(work))))
@@ -149,7 +149,7 @@ class Life:
 
 class World:
     talk_always = False
-    """Nodes do not compare what they know of the voters."""
+    """Nodes do not compare their voter sets."""
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class World:
     ) -> None:
         self.random = random.Random(seed)
         self.builds = random.Random(~seed)
-        """Of snapshots: how long they take."""
+        """How long snapshots take."""
         self.node_class = node_class
         self.seconds, self.fault_every = seconds, fault_every
         self.compact_entries = (
@@ -180,13 +180,13 @@ class World:
         self.target = frozenset(self.voters)
         """The voters that the operator wants."""
         self.files = dict.fromkeys(self.ids, self.target)
-        """Of each node: the voters by its peers file."""
+        """For each node: the voters in its peers file."""
         self.changes = changes
         self.steps = self.mistakes = self.refusals = 0
         self.lost: dict[int, Journal] = {}
-        """What a wiped voter had. A leader that has not heard of it may count what it acknowledged:
-        as long as it does not vote, nobody can be elected whom it should have refused. Leader
-        completeness is checked as ever.
+        """What a wiped voter had. A leader that has no message from it yet may count what it
+        acknowledged. While the wiped voter does not vote, it cannot help to elect a candidate that
+        it would have refused. Leader completeness is checked as always.
         """
         self.may_wipe = wipes and nodes > 2 and not changes
         self.wipes = self.gone = self.gone_leaders = 0
@@ -269,9 +269,7 @@ class World:
             self.at(self.random.uniform(0.01, 0.06), lambda: self.tick(life))
 
     def turn(self, life: Life) -> None:
-        """One turn, then its flush, which takes a while and may be the last thing the
-        process does.
-        """
+        """One turn and then its flush. The flush takes time, and a crash may follow it."""
         if life.busy or not self.alive(life):
             return
         life.node.turn(self.now)
@@ -313,13 +311,13 @@ class World:
         for a, b in self.links:
             if i in (a, b):
                 self.disconnect(a, b)
-        for other in noticed:  # the connection broke, and nothing listens there now
+        for other in noticed:  # the connection broke, and no listener is left
             self.at(self.random.choice([0.0005, 0.01]), partial(self.notice, self.lives[other], i))
         self.at(self.random.choice([0.05, 0.5, 2.0]), lambda: self.start(i))
 
     def plot(self, leader: int) -> None:
-        """Where a wiped voter does most harm: some hear nothing new for a while, then one of those
-        who do is wiped, and only they can reach it.
+        """Wipe a voter at the worst moment: some nodes receive nothing new for a while, then one
+        up-to-date node is wiped, and only the outdated nodes can reach it.
         """
         self.may_wipe = False
         others = [i for i in self.voters if i != leader]
@@ -354,8 +352,8 @@ class World:
                 self.blocked[a, b] = 0.0
 
     def safe_to_wipe(self, i: int) -> bool:
-        """All other voters have theirs and know what they know: a voter may lose everything
-        only then.
+        """Whether all other voters have their data and are up to date: only then may a voter lose
+        everything.
         """
         others = [life for j in self.voters if j != i and (life := self.lives[j]) is not None]
         return len(others) == len(self.voters) - 1 and all(life.journal.intact for life in others)
@@ -403,7 +401,7 @@ class World:
             self.at(self.random.uniform(0.05, 0.3), lambda: self.connect(a, b))
 
     def when_idle(self, life: Life, action: Callable[[], None]) -> None:
-        """What comes during a flush waits for its end."""
+        """Messages that arrive during a flush wait for its end."""
         if not self.alive(life):
             return
         if life.busy:
@@ -476,7 +474,7 @@ class World:
                     if target in (a, b):
                         self.blocked[a, b] = self.now + duration
                         self.disconnect(a, b)
-            case "stall":  # bytes wait, the connection stands
+            case "stall":  # bytes are delayed, the connection stays open
                 self.blocked[self.random.choice(list(self.links))] = self.now + duration
             case "oneway":
                 for a, b in self.links:
@@ -487,7 +485,7 @@ class World:
     # -- the operator
 
     def operate(self) -> None:
-        """One voter more or less, when the last change is committed."""
+        """Add or remove one voter when the last change is committed."""
         if self.healing:
             return
         done = [
@@ -501,7 +499,7 @@ class World:
         if self.random.random() < 0.3:
             self.mistakes += 1
             strange = self.target
-            while len(strange ^ self.target) < 2:  # one voter more or less would be a change
+            while len(strange ^ self.target) < 2:  # one more or less would be a change
                 strange = frozenset(
                     self.random.sample(self.ids, self.random.randint(1, len(self.ids)))
                 )
@@ -513,7 +511,7 @@ class World:
             return
         self.target ^= {self.random.choice([i for i in self.ids if self.target != {i}])}
         order = self.random.sample(self.ids, len(self.ids))
-        # as the manual says: a new voter first, one that leaves last
+        # as the manual says: a new voter first, a removed voter last
         if self.random.random() < 0.5:
             order.sort(
                 key=lambda i: (i in self.target, i not in self.files[i]) == (True, True),
@@ -610,7 +608,7 @@ class World:
             self._commit(life, index)
 
     def _commit(self, life: Life, index: int) -> None:
-        """First node to commit `index`: it must be durable on a majority."""
+        """The first node commits `index`: the entry must be durable on a majority."""
         if index <= life.journal.base_index:
             raise Violation(
                 f"node {life.node_id} committed {index} by a snapshot that nobody had committed"
@@ -635,7 +633,7 @@ class World:
             for i in sorted(voters)
             if self._durable_on(i, index, term) or self._lost_on(i, index, term)
         )
-        # each is read from a disk: no more than tell
+        # each copy is read from a disk: stop when the result is certain
         return len(list(islice(copies, majority))) == majority
 
     def _commit_voters(self, found: VoterSet) -> None:
@@ -647,8 +645,8 @@ class World:
         self.sets.append(found)
 
     def _durable_on(self, i: int, index: int, term: int) -> bool:
-        """Whether node i would find the entry after a power cut now: read from a copy of
-        its durable bytes.
+        """Whether node i would find the entry after a power cut now, read from a copy of its
+        durable bytes.
         """
         durable = tuple(content.durable for content in self.disks[i].files.values())
         if not durable:

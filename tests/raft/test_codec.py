@@ -1,4 +1,4 @@
-"""Messages: what is encoded is decoded, anything else is a ProtocolError."""
+"""Messages: encoded messages decode again, any other bytes raise ProtocolError."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_any_damage_is_a_protocol_error(message: Message, data: st.DataObject) -
 
 
 @given(st.binary(max_size=200))
-def test_bytes_with_a_right_checksum_decode_or_are_refused(data: bytes) -> None:
+def test_bytes_with_a_valid_checksum_decode_or_are_refused(data: bytes) -> None:
     try:
         message = decode_message(struct.pack(">I", crc32c(data)) + data)
     except ProtocolError:
@@ -189,7 +189,9 @@ FAR_INDEX = LAST + codec.INDEX_LEAP_MAX
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_no_voter_can_have_come_to_send(plausible: Message, absurd: list[Message]) -> None:
+def test_messages_that_no_voter_can_send_are_refused(
+    plausible: Message, absurd: list[Message]
+) -> None:
     codec.check_plausible(plausible, term=TERM, last_index=LAST)
     for message in absurd:
         with pytest.raises(ProtocolError, match=type(message).__name__):

@@ -1,8 +1,7 @@
-"""Every defect of PySyncObj 0.3.17 that pysyncobj_node.py and journal.py repair, A to Q: stock
-shows it, ours does not.
+"""Every defect of PySyncObj 0.3.17 that pysyncobj_node.py and journal.py repair, A to Q: stock has
+it, RaftNode does not.
 
-The same scenario is played to both where both can play it. A scenario that stock passes guards
-nothing.
+The same scenario runs on both where both can run it. A scenario that stock passes tests nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def collected() -> Iterator[None]:
 
 
 def stock_leaks_files(test: Callable[..., None]) -> Callable[..., None]:
-    """Stock PySyncObj forgets to close what it opens: that is no failure of ours."""
+    """Stock PySyncObj does not close what it opens: that is not a failure of RaftNode."""
     ignored = pytest.mark.filterwarnings(
         "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
     )
@@ -48,14 +47,14 @@ def stock_leaks_files(test: Callable[..., None]) -> Callable[..., None]:
 
 
 def uncommitted_entry_then_snapshot(group: Group) -> tuple[list[str], list[Any]]:
-    """1 alone has LOST; 2 leads on with 3 and compacts; then 2 sends 1 a first message.
+    """Only node 1 has LOST. 2 leads with 3 and compacts; then 2 sends 1 its first message.
 
-    What 1 applied, and told.
+    Returns what 1 applied and the results of its callbacks.
     """
-    told: list[Any] = []
+    callback_results: list[Any] = []
     group.elect(1, [2, 3])
     group.exchange([1, 2, 3])
-    group.add(1, "LOST", lambda _index, result: told.append(result))
+    group.add(1, "LOST", lambda _index, result: callback_results.append(result))
     group.tick(1)
     group.take(1)
     group.elect(2, [3])
@@ -72,27 +71,27 @@ def uncommitted_entry_then_snapshot(group: Group) -> tuple[list[str], list[Any]]
     for message in group.take(2, 1)[:1]:
         group.deliver(2, 1, message)
     group.tick(1)
-    return group.values(1), told
+    return group.values(1), callback_results
 
 
 @stock_leaks_files
 def test_a_a_snapshot_chunk_does_not_commit_what_it_does_not_cover(tmp_path: Path) -> None:
-    values, told = uncommitted_entry_then_snapshot(
+    values, callback_results = uncommitted_entry_then_snapshot(
         Stock(directory=tmp_path, logCompactionBatchSize=64)
     )
-    assert "LOST" in values and told == ["applied"]
-    values, told = uncommitted_entry_then_snapshot(Ours())
-    assert values == [f"k{k}" for k in range(6)] and told == ["unknown"]
+    assert "LOST" in values and callback_results == ["applied"]
+    values, callback_results = uncommitted_entry_then_snapshot(Ours())
+    assert values == [f"k{k}" for k in range(6)] and callback_results == ["unknown"]
 
 
 def test_a_a_first_of_several_chunks_commits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "RAFT_SNAPSHOT_CHUNK_BYTES", 8)
-    values, told = uncommitted_entry_then_snapshot(Ours())
-    assert values == [] and told == ["unknown"]
+    values, callback_results = uncommitted_entry_then_snapshot(Ours())
+    assert values == [] and callback_results == ["unknown"]
 
 
 def resent_batch(group: Group) -> tuple[int, int]:
-    """A batch arrives twice, the second time when the follower holds more: its log end
+    """A batch arrives twice, the second time when the follower holds more. Returns its log end
     before and after.
     """
     group.elect(1, [2, 3])
@@ -127,9 +126,10 @@ def test_b_agreement_never_truncates() -> None:
 
 
 def acknowledgement_of_an_earlier_term(group: Group) -> tuple[int, int, int]:
-    """Five voters; 2's acknowledgements to 1 are stuck in a link while 1 loses and regains
-    leadership with another log. The commit index of 1 before and after they arrive, and how many
-    voters hold that entry.
+    """Five voters; 2's acknowledgements to 1 are delayed while 1 loses and regains leadership with
+    another log.
+
+    Returns the commit index of 1 before and after they arrive, and how many voters hold that entry.
     """
     group.elect(1, [2, 3, 4])
     for message in group.take(1, 2):
@@ -187,7 +187,7 @@ def test_d_crash_between_snapshot_and_journal_keeps_the_tail(tmp_path: Path) -> 
     group.tick(1)
     assert group.log(1)[-1] < held  # stock
 
-    for fuse in range(4):  # ours: power fails in each of the writes of a compaction
+    for fuse in range(4):  # RaftNode: power fails in each of the writes of a compaction
         ours = Ours(1)
         ours.tick(1)
         ours.tick(1)  # a no-op, and the first voter set
@@ -208,9 +208,9 @@ def test_d_crash_between_snapshot_and_journal_keeps_the_tail(tmp_path: Path) -> 
 
 
 def second_snapshot(group: Group) -> tuple[int, int]:
-    """Two replies ask for a snapshot; both snapshots are sent.
+    """Two replies request a snapshot; both snapshots are sent.
 
-    The follower's log end before and after the second.
+    Returns the follower's log end before and after the second.
     """
     group.elect(1, [2, 3])
     for k in range(6):
@@ -277,7 +277,7 @@ def test_f_raising_callback_does_not_apply_twice() -> None:
     assert raising_callback(Ours()) == (["x"], ["x"])
 
 
-def test_f_poisoned_command_is_a_result_and_a_raising_machine_stops_the_node() -> None:
+def test_f_bad_command_is_a_result_and_a_raising_machine_stops_the_node() -> None:
     group: Group = Stock(1)
     group.force_election(1)
     group.add(1, "boom")
@@ -301,14 +301,14 @@ def test_f_poisoned_command_is_a_result_and_a_raising_machine_stops_the_node() -
 
     ours.machines[1].apply = broken  # type: ignore[method-assign]  # replaced by the test
     ours.add(1, "x")
-    # rises: the daemon stops, it does not go on without the entry
+    # the exception rises: the daemon stops instead of running without the entry
     with pytest.raises(ValueError, match="not total"):
         ours.tick(1)
 
 
 def test_f_version_entries_are_not_taken_from_a_peer() -> None:
-    """Stock believes a leader that the cluster has moved to another version of the code. It skips
-    that entry and does not count it, so that it applies the one behind it twice.
+    """Stock obeys a leader that announces another version of the code. It skips that entry without
+    counting it, and therefore applies the next entry twice.
     """
     version = bytes([stock._COMMAND_TYPE.VERSION]) + pickle.dumps(99)
     group: Group = Stock()
@@ -339,7 +339,7 @@ def test_g_a_flipped_bit_in_the_journal_is_noticed(tmp_path: Path) -> None:
     journal._destroy()
     path.write_bytes(path.read_bytes().replace(b"pay 100", b"pay 900"))
     journal = stock_journal.FileJournal(str(path))
-    assert journal[0][0] == b"\x00pay 900"  # stock: believed
+    assert journal[0][0] == b"\x00pay 900"  # stock: accepted
     journal._destroy()
 
     ours = Ours(1)
@@ -391,8 +391,8 @@ def test_i_compaction_without_a_dump_file_keeps_the_state() -> None:
 
 
 def rounds_to_repair(group: Group) -> int:
-    """A follower with 40 entries that contradict the leader: heartbeats until the logs are
-    equal.
+    """A follower with 40 entries that conflict with the leader's. Returns how many heartbeats make
+    the logs equal.
     """
     group.elect(1, [2, 3])
     group.exchange([1, 2, 3])
@@ -413,7 +413,7 @@ def rounds_to_repair(group: Group) -> int:
     return rounds
 
 
-def test_j_a_contradicting_tail_is_skipped_a_term_at_a_time() -> None:
+def test_j_a_conflicting_tail_is_skipped_one_term_at_a_time() -> None:
     assert rounds_to_repair(Stock()) > 30
     assert rounds_to_repair(Ours()) <= 5
 
@@ -444,9 +444,9 @@ def test_k_no_flood_while_a_snapshot_is_under_way(
 
 
 def stale_leader(group: Group) -> bool:
-    """1 leads term 1; 2 and 3 moved on without its hearing.
+    """1 leads term 1; 2 and 3 moved on, and 1 received nothing about it.
 
-    Does 1 still lead after an answer to its heartbeat?
+    Returns whether 1 still leads after a response to its heartbeat.
     """
     group.elect(1, [2, 3])
     group.take(1)
@@ -459,14 +459,17 @@ def stale_leader(group: Group) -> bool:
     return group.leads(1)
 
 
-def test_l_a_stale_leader_learns_the_newer_term() -> None:
+def test_l_a_stale_leader_gets_the_newer_term() -> None:
     assert stale_leader(Stock())
     assert not stale_leader(Ours())
 
 
-def answer_to_an_earlier_life(group: Group) -> tuple[list[str], list[str], int]:
-    """2, a follower, proposes x, starts anew, and proposes y, which is lost; then comes what 1
-    answered to x. What 2 was told of y, what it applied, and how many messages took x to 1.
+def response_to_an_earlier_process(group: Group) -> tuple[list[str], list[str], int]:
+    """Follower 2 proposes x, restarts, and proposes y, which is lost. Then 1's response to x
+    arrives.
+
+    Returns the results that 2 received for y, what it applied, and how many messages carried x to
+    1.
     """
     results: list[str] = []
     group.elect(1, [2, 3])
@@ -490,9 +493,9 @@ def answer_to_an_earlier_life(group: Group) -> tuple[list[str], list[str], int]:
 
 
 def test_m_nothing_is_forwarded_so_no_response_can_be_confused() -> None:
-    """Stock's request ids start at 1 in every process; ours has no forwarded requests at all."""
-    assert answer_to_an_earlier_life(Stock()) == (["applied"], ["x"], 1)
-    assert answer_to_an_earlier_life(Ours()) == (["refused"], [], 0)
+    """Stock's request ids start at 1 in every process; RaftNode forwards no requests."""
+    assert response_to_an_earlier_process(Stock()) == (["applied"], ["x"], 1)
+    assert response_to_an_earlier_process(Ours()) == (["refused"], [], 0)
 
 
 def test_n_entries_of_every_size_up_to_the_limit_arrive() -> None:
@@ -525,7 +528,7 @@ def test_n_entries_of_every_size_up_to_the_limit_arrive() -> None:
         ours.add(1, "z" * (limits.RAFT_COMMAND_BYTES_MAX + 1))
 
 
-def test_o_only_configured_voters_are_accepted_and_each_has_one_vote() -> None:
+def test_o_only_configured_voters_count_and_each_has_one_vote() -> None:
     group: Group = Stock(5)
     group.connect(1, 2, 3, 4, 5)
     group.force_election(1)
@@ -557,7 +560,7 @@ def test_p_a_damaged_snapshot_stops_the_start(tmp_path: Path) -> None:
     group = compacted(Stock(1, directory=tmp_path))
     (tmp_path / "dump-1").write_bytes(b"not a dump")
     group.start(1)
-    group.tick(1)  # stock: logs, and runs on without its state
+    group.tick(1)  # stock: logs the error and runs without its state
     assert group.values(1) == []
 
     ours = compacted(Ours(1))
@@ -569,7 +572,7 @@ def test_p_a_damaged_snapshot_stops_the_start(tmp_path: Path) -> None:
 
 
 def test_q_a_wiped_node_is_noticed() -> None:
-    """2 votes for 1, forgets everything, and is asked by 3 in the same term."""
+    """2 votes for 1, loses all its data, and 3 requests its vote in the same term."""
     group: Any = Stock()
     group.elect(1, [2])
     group.journals.clear()
@@ -583,18 +586,18 @@ def test_q_a_wiped_node_is_noticed() -> None:
     del ours.disks[2].files[Path("raft/journal")]
     with pytest.raises(StorageError, match="journal is missing, though"):
         ours.start(2)
-    ours.intact, ours.disks[2] = False, MemoryDisk(2)  # nothing at all is left
+    ours.intact, ours.disks[2] = False, MemoryDisk(2)  # no file is left
     ours.start(2)
     ours.elect(3, [2])
     assert ours.term(1) == ours.term(3) and ours.leads(1) and not ours.leads(3)
 
 
 def test_q_a_node_that_was_cut_off_does_not_depose_a_healthy_leader() -> None:
-    """It is cut off while connected to a node that does not answer, tries to be elected
-    again and again, and comes back.
+    """The node is cut off while connected to a node that does not respond. It stands for election
+    repeatedly and then reconnects.
     """
 
-    def comes_back(group: Group) -> tuple[int, bool]:
+    def after_reconnect(group: Group) -> tuple[int, bool]:
         group.elect(1, [2, 3])
         for i in group.ids:
             group.connect(i, *[other for other in group.ids if other != i])
@@ -612,9 +615,9 @@ def test_q_a_node_that_was_cut_off_does_not_depose_a_healthy_leader() -> None:
         group.exchange([3, 1, 2], 1)
         return group.term(1) - term, group.leads(1)
 
-    terms, _ = comes_back(Stock())
+    terms, _ = after_reconnect(Stock())
     assert terms > 0
-    assert comes_back(Ours()) == (0, True)
+    assert after_reconnect(Ours()) == (0, True)
 
 
 def test_a_a_heartbeat_commits_only_what_it_proves() -> None:
@@ -625,13 +628,13 @@ def test_a_a_heartbeat_commits_only_what_it_proves() -> None:
     ours.deliver(
         1, 2, AppendEntries(term, last, last, term, (Entry(b"\x00contradicts", last + 1, term),))
     )
-    # its entry `last + 1` is another one
+    # its entry `last + 1` differs from the leader's
     ours.deliver(3, 2, AppendEntries(term + 1, last + 1, last, term, ()))
     ours.tick(2)
     assert ours.commit(2) == last and ours.values(2) == []
 
 
-def test_e_snapshot_older_than_the_own_one_gets_the_committed_index() -> None:
+def test_e_an_older_snapshot_gets_the_committed_index_in_response() -> None:
     ours = Ours(3)
     ours.elect(1, [2, 3])
     for k in range(6):

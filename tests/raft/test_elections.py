@@ -10,7 +10,7 @@ import pytest
 from mqd.raft.codec import AppendEntries, PreVote, PreVoteReply, RequestVote
 from mqd.raft.elections import PreVotePoll, Timing
 from mqd.raft.machine import Role
-from tests.raft.directed import led, said
+from tests.raft.directed import led, sent_messages
 
 TIMING = Timing()
 
@@ -18,12 +18,12 @@ TIMING = Timing()
 # -- pre-votes
 
 
-def test_a_candidate_requests_pre_votes_first_and_its_term_stays() -> None:
+def test_a_candidate_requests_pre_votes_first_and_keeps_its_term() -> None:
     ours = led()
     term = ours.term(2)
     ours.advance(2.0)
     ours.tick(2)
-    assert said(ours, 2, 1) == [PreVote(term + 1, *ours.log(2)[-1])]
+    assert sent_messages(ours, 2, 1) == [PreVote(term + 1, *ours.log(2)[-1])]
     assert ours.term(2) == term and ours.nodes[2].role is Role.FOLLOWER
 
 
@@ -33,11 +33,11 @@ def test_a_majority_of_promises_begins_the_election() -> None:
     ours.advance(2.0)
     ours.tick(2)
     ours.pump(2, 3)
-    assert said(ours, 3, 2) == [PreVoteReply(term + 1, True)]
+    assert sent_messages(ours, 3, 2) == [PreVoteReply(term + 1, True)]
     ours.deliver(3, 2, PreVoteReply(term + 1, True))
     ours.tick(2)
     assert ours.nodes[2].role is Role.CANDIDATE and ours.term(2) == term + 1
-    assert any(isinstance(message, RequestVote) for message in said(ours, 2, 3))
+    assert any(isinstance(message, RequestVote) for message in sent_messages(ours, 2, 3))
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,9 @@ def test_a_majority_of_promises_begins_the_election() -> None:
         lambda term: PreVoteReply(term, False),
     ],
 )
-def test_promises_for_another_term_and_refusals_begin_none(reply: Callable[[int], Any]) -> None:
+def test_promises_for_another_term_and_refusals_begin_no_election(
+    reply: Callable[[int], Any],
+) -> None:
     ours = led()
     term = ours.term(2)
     ours.advance(2.0)
@@ -58,25 +60,25 @@ def test_promises_for_another_term_and_refusals_begin_none(reply: Callable[[int]
     assert ours.nodes[2].role is Role.FOLLOWER and ours.term(2) == term
 
 
-def test_no_pre_vote_while_a_leader_is_alive_or_to_a_shorter_log() -> None:
+def test_no_pre_vote_while_a_leader_is_alive_or_for_a_shorter_log() -> None:
     ours = led()
     index, last_term = ours.log(3)[-1]
     term = ours.term(3)
     ours.take(3)
     ours.deliver(2, 3, PreVote(term + 1, index, last_term))
     ours.deliver(2, 1, PreVote(term + 1, index, last_term))
-    # the leader was heard just now; the leader itself leads
-    assert said(ours, 3) == said(ours, 1) == []
+    # a message of the leader just arrived; the leader itself leads
+    assert sent_messages(ours, 3) == sent_messages(ours, 1) == []
     ours.advance(TIMING.election_timeout_min)
     ours.deliver(2, 3, PreVote(term + 1, index - 1, last_term))
-    assert said(ours, 3) == []
+    assert sent_messages(ours, 3) == []
     ours.deliver(2, 3, PreVote(term + 1, index, last_term))
-    assert said(ours, 3, 2) == [PreVoteReply(term + 1, True)]
+    assert sent_messages(ours, 3, 2) == [PreVoteReply(term + 1, True)]
     ours.deliver(2, 3, PreVote(term - 1, index, last_term))
-    assert said(ours, 3, 2) == [PreVoteReply(term, False)]  # that tells it where we are
+    assert sent_messages(ours, 3, 2) == [PreVoteReply(term, False)]  # with the position of node 3
 
 
-def test_a_node_that_follows_again_does_not_use_old_pre_votes() -> None:
+def test_a_node_that_follows_again_discards_old_pre_votes() -> None:
     ours = led()
     term = ours.term(2)
     ours.advance(2.0)
@@ -126,7 +128,7 @@ def test_one_of_two_followers_is_enough_to_lead() -> None:
 # -- prompt elections
 
 
-def test_when_the_leader_s_process_is_gone_followers_stand_soon() -> None:
+def test_followers_stand_soon_after_the_leader_s_process_ends() -> None:
     ours = led()
     index, last_term = ours.log(2)[-1]
     deadline = ours.nodes[2].next_deadline()
@@ -137,8 +139,8 @@ def test_when_the_leader_s_process_is_gone_followers_stand_soon() -> None:
         )
     assert ours.nodes[2].next_deadline() != ours.nodes[3].next_deadline()
     ours.deliver(2, 3, PreVote(ours.term(3) + 1, index, last_term))
-    # and are helped, though it was heard just now
-    assert said(ours, 3, 2) == [PreVoteReply(ours.term(3) + 1, True)]
+    # and get votes, though the leader's last message is recent
+    assert sent_messages(ours, 3, 2) == [PreVoteReply(ours.term(3) + 1, True)]
 
 
 def test_without_another_follower_no_node_becomes_a_candidate() -> None:
@@ -154,7 +156,7 @@ def test_without_another_follower_no_node_becomes_a_candidate() -> None:
 # -- votes
 
 
-def test_a_vote_that_comes_after_the_longest_election_time_out_does_not_count() -> None:
+def test_a_vote_after_the_longest_election_timeout_does_not_count() -> None:
     for seconds, elected in ((1.3, True), (1.5, False)):
         ours = led()
         ours.advance(2.0)
@@ -167,7 +169,7 @@ def test_a_vote_that_comes_after_the_longest_election_time_out_does_not_count() 
         assert ours.leads(2) == elected
 
 
-def test_a_poll_is_won_once_and_by_voters() -> None:
+def test_an_election_is_won_once_and_only_by_votes_of_voters() -> None:
     poll = PreVotePoll(1, {1, 2, 3}, patience=1.0)
     assert poll.grants(0.0) and not poll.on_grant(2, 0)
     poll.begin(5)

@@ -1,5 +1,5 @@
-"""A full disk: the journal waits and loses nothing, the reserve lets deletions and restarts
-go on, and it heals by itself.
+"""A full disk: the journal waits and loses nothing, the reserve allows deletions and restarts, and
+writes resume when space is free.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class SmallFile(MemoryFile):
 
 
 class SmallDisk(MemoryDisk):
-    """Files take so many bytes together. A write that does not fit is left half done."""
+    """The files together hold so many bytes. A write that does not fit is left incomplete."""
 
     def __init__(self, capacity: int) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ def append(journal: Journal, command: bytes) -> None:
     journal.append(COMMAND + command, journal.last_index + 1, 1)
 
 
-def test_without_a_reserve_the_journal_ends_where_it_was_and_may_be_flushed_again() -> None:
+def test_without_a_reserve_a_failed_flush_keeps_the_journal_and_may_be_retried() -> None:
     disk = SmallDisk(1 << 20)
     journal = opened(disk)
     append(journal, b"first")
@@ -115,7 +115,7 @@ def test_without_a_reserve_the_journal_ends_where_it_was_and_may_be_flushed_agai
     ]
 
 
-def test_a_vote_that_finds_no_space_is_neither_forgotten_nor_stored() -> None:
+def test_a_vote_without_disk_space_stays_in_memory() -> None:
     disk = SmallDisk(1 << 20)
     journal = opened(disk)
     disk.fill()
@@ -129,7 +129,7 @@ def test_a_vote_that_finds_no_space_is_neither_forgotten_nor_stored() -> None:
     assert (again.term, again.vote) == (4, 2)
 
 
-def test_what_a_sync_without_space_left_is_replaced_as_a_whole() -> None:
+def test_bytes_of_a_sync_without_space_are_replaced_as_a_whole() -> None:
     disk = SmallDisk(1 << 20)
     journal = opened(disk)
     disk.sync_finds_no_space = True
@@ -144,7 +144,7 @@ def test_what_a_sync_without_space_left_is_replaced_as_a_whole() -> None:
     assert [entry.command[1:] for entry in opened(disk).entries[1:]] == [b"a", b"b"]
 
 
-def test_the_reserve_is_given_up_step_by_step_and_grows_back() -> None:
+def test_the_reserve_shrinks_in_steps_and_grows_back() -> None:
     disk = SmallDisk(8 << 20)
     journal = opened(disk, reserve_bytes=limits.RAFT_RESERVE_BYTES)
     short = [journal.short_of_space]
@@ -160,7 +160,7 @@ def test_the_reserve_is_given_up_step_by_step_and_grows_back() -> None:
     )
     journal.on_timer()
     assert not journal.dirty, (
-        "it takes nothing back while the disk is full, and writes nothing that can wait"
+        "the reserve does not grow while the disk is full, and writes that can wait are not done"
     )
     journal.close()
     journal = opened(disk, reserve_bytes=limits.RAFT_RESERVE_BYTES)
@@ -174,7 +174,7 @@ def test_the_reserve_is_given_up_step_by_step_and_grows_back() -> None:
     assert short == [True, False] and disk.open(RESERVE).size() == limits.RAFT_RESERVE_BYTES
 
 
-def test_without_descriptors_it_waits_as_without_space_and_keeps_its_reserve() -> None:
+def test_without_descriptors_it_waits_and_keeps_its_reserve() -> None:
     disk = SmallDisk(8 << 20)
     journal = opened(disk, reserve_bytes=limits.RAFT_RESERVE_BYTES)
     journal.set_term(3, 1)
@@ -188,7 +188,7 @@ def test_without_descriptors_it_waits_as_without_space_and_keeps_its_reserve() -
     assert opened(disk).term == 3
 
 
-def test_no_snapshot_is_made_where_there_is_no_room_for_one() -> None:
+def test_no_snapshot_is_made_without_space_for_it() -> None:
     disk = SmallDisk(32 << 20)
     journal = opened(disk, reserve_bytes=limits.RAFT_RESERVE_BYTES)
     assert journal.has_room_for(1 << 20)
@@ -211,11 +211,11 @@ async def test_restarts_and_commands_work_while_the_disk_is_full() -> None:
             if life % 2:
                 await raft.stop()
             else:
-                nursery.cancel_scope.cancel()  # as good as a kill
+                nursery.cancel_scope.cancel()  # equivalent to a kill
         assert len(machine.commands) == 2 * (life + 1)
 
 
-async def test_with_the_reserve_used_up_proposals_are_refused_and_it_heals(
+async def test_with_an_empty_reserve_proposals_are_refused_until_space_is_free(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     disk = SmallDisk(8 << 20)

@@ -1,5 +1,6 @@
-"""The handshake of two nodes: what each side proves, what an unauthenticated one learns, and what
-the operator reads."""
+"""The handshake of two nodes: what each side proves, what an unauthenticated peer learns, and what
+the operator reads.
+"""
 
 from __future__ import annotations
 
@@ -71,19 +72,19 @@ def body(frame: bytes) -> bytes:
     return frame[14:]
 
 
-def hear(handshake: ListenerHandshake, frame: bytes) -> bytes:
+def reply_to(handshake: ListenerHandshake, frame: bytes) -> bytes:
     answer = handshake.receive(body(frame), 5)
     assert struct.unpack_from(">ii", answer) == (len(answer) - 4, 5)
     return answer[4:]
 
 
 def introduce(call: CallerHandshake, handshake: ListenerHandshake) -> Identity:
-    proven = hear(handshake, call.prove(hear(handshake, call.hello())))
-    return call.finish(hear(handshake, call.name(proven)))
+    proven = reply_to(handshake, call.prove(reply_to(handshake, call.hello())))
+    return call.finish(reply_to(handshake, call.name(proven)))
 
 
 @pytest.mark.parametrize("secret", [SECRET, None])
-def test_two_nodes_of_one_cluster_know_each_other(secret: bytes | None) -> None:
+def test_two_nodes_of_one_cluster_authenticate_each_other(secret: bytes | None) -> None:
     handshake = ListenerHandshake(
         credentials(1, secret=secret, incarnation=8, view=voter_view(epoch=4)), Calling(), 0.0
     )
@@ -97,12 +98,14 @@ def test_two_nodes_of_one_cluster_know_each_other(secret: bytes | None) -> None:
         None,
     )
     with pytest.raises(ProtocolError, match="second handshake"):
-        hear(handshake, CallerHandshake(credentials(2), 1).hello())
+        reply_to(handshake, CallerHandshake(credentials(2), 1).hello())
 
 
 def test_a_node_that_has_proven_its_identity_may_still_be_refused() -> None:
     handshake, call = listener(credentials(1)), CallerHandshake(credentials(2), 1)
-    hear(handshake, call.name(hear(handshake, call.prove(hear(handshake, call.hello())))))
+    reply_to(
+        handshake, call.name(reply_to(handshake, call.prove(reply_to(handshake, call.hello()))))
+    )
     answer = handshake.refuse("two nodes run under id 2", 5)
     with pytest.raises(HandshakeRefused, match="refuses this node: two nodes run under id 2"):
         call.finish(answer[4:])
@@ -144,7 +147,7 @@ def test_a_node_that_has_proven_its_identity_may_still_be_refused() -> None:
         ),
     ],
 )
-def test_the_refused_node_and_the_log_of_the_listener_get_the_reason(
+def test_the_reason_of_a_refusal_is_sent_and_logged(
     caller: Credentials, receiver: int, who: str, reason: str
 ) -> None:
     handshake = listener(credentials(1))
@@ -155,20 +158,20 @@ def test_the_refused_node_and_the_log_of_the_listener_get_the_reason(
 
 
 @pytest.mark.parametrize("side", ["caller", "listener"])
-def test_nodes_whose_files_differ_by_more_than_one_voter_refuse_each_other_with_both_sets(
+def test_nodes_whose_files_differ_by_two_voters_refuse_each_other(
     side: str,
 ) -> None:
     five = voter_view(frozenset({1, 2, 3, 4, 5}))
     call, handshake = CallerHandshake(credentials(2), 1), listener(credentials(1, view=five))
     if side == "caller":
         handshake._credentials.voter_view = voter_view
-        proven = hear(handshake, call.prove(hear(handshake, call.hello())))
+        proven = reply_to(handshake, call.prove(reply_to(handshake, call.hello())))
         named = call.name(proven)
-        welcome = hear(handshake, named)
+        welcome = reply_to(handshake, named)
         call._credentials.voter_view = lambda: five
     else:
-        welcome = hear(
-            handshake, call.name(hear(handshake, call.prove(hear(handshake, call.hello()))))
+        welcome = reply_to(
+            handshake, call.name(reply_to(handshake, call.prove(reply_to(handshake, call.hello()))))
         )
         assert handshake.refusal is not None and "[1, 2, 3, 4, 5]" in handshake.refusal
     with pytest.raises(
@@ -178,12 +181,12 @@ def test_nodes_whose_files_differ_by_more_than_one_voter_refuse_each_other_with_
         call.finish(welcome)
 
 
-def test_a_listener_without_the_secret_is_found_out() -> None:
-    """It cannot check the caller's proof, and answers as if it were right."""
+def test_a_listener_without_the_secret_is_detected() -> None:
+    """The listener cannot check the caller's proof, and responds as if the proof were valid."""
     call, impostor = CallerHandshake(credentials(2), 1), credentials(1, secret=OTHER)
     handshake = listener(impostor)
-    proof = call.prove(hear(handshake, call.hello()))
-    # nor is the caller's own proof one
+    proof = call.prove(reply_to(handshake, call.hello()))
+    # the caller's own proof is not valid either
     answers = [
         impostor.proof(b"listener proof", body(call.hello()), handshake._challenge),
         body(proof),
@@ -198,7 +201,9 @@ def test_a_listener_without_the_secret_is_found_out() -> None:
 
 def test_a_listener_must_prove_its_identity_too(monkeypatch: pytest.MonkeyPatch) -> None:
     call, handshake = CallerHandshake(credentials(2), 1), listener(credentials(1))
-    welcome = hear(handshake, call.name(hear(handshake, call.prove(hear(handshake, call.hello())))))
+    welcome = reply_to(
+        handshake, call.name(reply_to(handshake, call.prove(reply_to(handshake, call.hello()))))
+    )
     for changed in (
         welcome[:-1] + bytes([welcome[-1] ^ 1]),
         welcome[:8] + b"\2" + welcome[9:],
@@ -206,10 +211,10 @@ def test_a_listener_must_prove_its_identity_too(monkeypatch: pytest.MonkeyPatch)
     ):
         with pytest.raises(HandshakeRefused, match="does not have the cluster secret"):
             call.finish(changed)
-    other = listener(credentials(3))  # a node that accepts calls of another one
+    other = listener(credentials(3))  # a node that accepts calls to another node
     other._credentials.node_id = 1
     call = CallerHandshake(credentials(2), 1)
-    proven = hear(other, call.prove(hear(other, call.hello())))
+    proven = reply_to(other, call.prove(reply_to(other, call.hello())))
     named = call.name(proven)
     monkeypatch.setattr(
         other._credentials,
@@ -217,18 +222,18 @@ def test_a_listener_must_prove_its_identity_too(monkeypatch: pytest.MonkeyPatch)
         lambda receiver: encode_identity(Identity(3, receiver, UUID(int=1), voter_view())),
     )
     with pytest.raises(HandshakeRefused, match="node 3 listens at the address of node 1"):
-        call.finish(hear(other, named))
+        call.finish(reply_to(other, named))
 
 
-def test_a_proof_is_worth_nothing_on_another_connection_nor_with_other_names() -> None:
+def test_a_proof_is_invalid_on_another_connection_and_with_other_names() -> None:
     call, handshake = CallerHandshake(credentials(2), 1), listener(credentials(1))
     hello = call.hello()
-    proof = call.prove(hear(handshake, hello))
-    again = listener(credentials(1), "a:2")  # the same hello: another nonce
-    hear(again, hello)
-    hear(again, proof)
+    proof = call.prove(reply_to(handshake, hello))
+    again = listener(credentials(1), "a:2")  # the same hello with another nonce
+    reply_to(again, hello)
+    reply_to(again, proof)
     assert again.node_id is None and again.refusal is not None
-    named = body(call.name(hear(handshake, proof)))
+    named = body(call.name(reply_to(handshake, proof)))
     identity = decode_identity(named[:-32])
     for forged in (
         Identity(3, 1, identity.incarnation, identity.voter_view),
@@ -239,12 +244,12 @@ def test_a_proof_is_worth_nothing_on_another_connection_nor_with_other_names() -
         assert handshake.node_id is None
 
 
-def test_an_unauthenticated_peer_learns_neither_names_nor_material_to_guess_secrets() -> None:
+def test_an_unauthenticated_peer_learns_no_names_and_nothing_about_secrets() -> None:
     handshake = listener(credentials(1, cluster="the-cluster"))
     call = CallerHandshake(credentials(2, cluster="the-cluster", secret=OTHER), 1)
-    challenge = hear(handshake, call.hello())
+    challenge = reply_to(handshake, call.hello())
     assert len(challenge) == 4 + 1 + 32  # a correlation id and a fresh number
-    refusal = hear(handshake, call.prove(challenge))
+    refusal = reply_to(handshake, call.prove(challenge))
     for bytes_of_nodes in (call.hello(), challenge, refusal, body(call.prove(challenge))):
         assert b"the-cluster" not in bytes_of_nodes and b"node 1" not in bytes_of_nodes
     assert SECRET.decode() not in repr(credentials(1)) + repr(vars(handshake)) + repr(
@@ -252,7 +257,7 @@ def test_an_unauthenticated_peer_learns_neither_names_nor_material_to_guess_secr
     )
 
 
-def test_every_identity_of_bounded_size_fits_the_frames_before_the_handshake() -> None:
+def test_every_allowed_identity_fits_the_frames_of_the_handshake() -> None:
     largest = frozenset(range(2**31 - 51, 2**31 - 1))
     data = encode_identity(Identity(1, 2, UUID(int=3), voter_view(largest, voters=largest)))
     decoded = decode_identity(data).voter_view
@@ -263,7 +268,7 @@ def test_every_identity_of_bounded_size_fits_the_frames_before_the_handshake() -
             decode_identity(bad)
 
 
-def test_malformed_handshakes_cost_the_connection() -> None:
+def test_malformed_handshakes_close_the_connection() -> None:
     good = body(CallerHandshake(credentials(2), 1).hello())
     for bad, reason in [
         (b"", "not an mqd node"),
@@ -282,7 +287,7 @@ def test_malformed_handshakes_cost_the_connection() -> None:
 @pytest.mark.parametrize(
     "answer", [b"", b"\0\0\0\0", b"\0\0\0\0\0short", b"\0\0\0\0\7" + bytes(48), b"HTTP/1.1 400"]
 )
-def test_a_listener_that_is_none_of_ours_is_no_node(answer: bytes) -> None:
+def test_a_listener_of_another_protocol_is_not_a_node(answer: bytes) -> None:
     with pytest.raises(HandshakeRefused, match="at the address of node 1 is not an mqd node"):
         CallerHandshake(credentials(2), 1).prove(answer)
 

@@ -1,4 +1,6 @@
-"""Two processes under one id: who is heard, who is refused and told so, and who may come back."""
+"""Two processes with one node id: which is accepted, which is refused and why, and which may
+reconnect.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def test_the_first_incarnation_is_accepted_and_continues(incarnations: Incarnati
     assert (incarnations.current(3), incarnations.current(2)) == (FIRST, SECOND)
 
 
-def test_the_active_process_stays_and_the_other_gets_the_reason(incarnations: Incarnations) -> None:
+def test_the_active_process_stays_and_the_other_receives_the_reason(
+    incarnations: Incarnations,
+) -> None:
     """Otherwise one introduction in a node's name would keep that node out."""
     quiet, busy = Calling("10.0.0.3:1", received_at=1.0), Calling("10.0.0.3:2", received_at=1.0)
     for caller in (quiet, busy):
@@ -44,7 +48,7 @@ def test_the_active_process_stays_and_the_other_gets_the_reason(incarnations: In
     assert incarnations.current(3) == FIRST
 
 
-def test_a_process_that_died_gives_way_at_once(incarnations: Incarnations) -> None:
+def test_a_dead_process_is_replaced_at_once(incarnations: Incarnations) -> None:
     before = Calling(received_at=1.0)
     incarnations.admit(1.0, 3, FIRST, before, called_at=0.9)
     before.close()
@@ -52,20 +56,22 @@ def test_a_process_that_died_gives_way_at_once(incarnations: Incarnations) -> No
     assert incarnations.current(3) == SECOND
 
 
-def test_a_machine_that_lost_power_gives_way_once_it_was_silent_for_an_election(
+def test_a_silent_process_is_replaced_after_an_election_timeout(
     incarnations: Incarnations, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = Calling("10.0.0.3:1", received_at=1.0)
     incarnations.admit(1.0, 3, FIRST, before, called_at=0.9)
     assert incarnations.admit(1.1 + SILENCE, 3, SECOND, Calling(received_at=2.5), called_at=2.0)
     assert incarnations.current(3) == SECOND and before.received_at == -math.inf, (
-        "what comes there late is not heard"
+        "messages that arrive late there are dropped"
     )
     assert "a node has a new process" in caplog.text and "node=3" in caplog.text
     assert "two nodes use the same id" in caplog.text
 
 
-def test_a_displaced_process_returns_when_the_other_has_gone(incarnations: Incarnations) -> None:
+def test_a_displaced_process_is_accepted_when_the_other_has_ended(
+    incarnations: Incarnations,
+) -> None:
     incarnations.admit(1.0, 3, FIRST, Calling(received_at=1.0), called_at=0.9)
     other = Calling(received_at=5.0)
     assert incarnations.admit(5.0, 3, SECOND, other, called_at=4.9)
@@ -73,16 +79,16 @@ def test_a_displaced_process_returns_when_the_other_has_gone(incarnations: Incar
         incarnations.admit(5.5, 3, FIRST, Calling(received_at=5.5), called_at=5.4)
     other.close()
     assert incarnations.admit(5.6, 3, FIRST, Calling(received_at=5.6), called_at=5.55), (
-        "anew: it is asked for all it has"
+        "a new connection: the leader requests its position again"
     )
 
 
 @pytest.mark.parametrize("called_at", [4.9, 5.0])
-def test_messages_of_a_dead_process_are_dropped_after_its_successor(
+def test_messages_of_a_dead_process_are_dropped_after_its_replacement(
     incarnations: Incarnations, called_at: float
 ) -> None:
-    """Its node may have started anew and empty: what the earlier life acknowledges there
-    would not be anywhere.
+    """Its node may have restarted with an empty log, which does not hold what the earlier process
+    acknowledged.
     """
     before, successor = Calling(received_at=1.0), Calling(received_at=5.0)
     incarnations.admit(1.0, 3, FIRST, before, called_at=0.9)

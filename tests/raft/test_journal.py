@@ -1,4 +1,4 @@
-"""The journal: what a crash at any byte leaves is accepted, what no crash can leave is refused."""
+"""The journal accepts whatever a crash at any byte leaves, and refuses what no crash can leave."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def set_bytes(disk: MemoryDisk, path: Path, data: bytes) -> None:
     content.data, content.durable, content.pending = bytearray(data), data, []
 
 
-def test_what_was_flushed_is_read_back(tmp_path: Path) -> None:
+def test_flushed_entries_are_read_back(tmp_path: Path) -> None:
     journal = opened(OsDisk(), tmp_path / "raft")
     journal.set_term(3, 2)
     journal.append(COMMAND + b"a", 2, 3)
@@ -64,20 +64,20 @@ def test_what_was_flushed_is_read_back(tmp_path: Path) -> None:
     again = opened(OsDisk(), tmp_path / "raft")
     assert [entry.command for entry in again.entries[1:]] == [COMMAND + b"a", COMMAND + b"b"]
     assert (again.term, again.vote, again._state.node_uuid) == (3, 2, UUID(int=7))
-    # it was read: from the disk, or from the page cache only
+    # the entries were read, from the disk or only from the page cache
     assert again.durable_index == 1 and again.dirty
     again.flush()
     assert again.durable_index == 3
     again.mark()
     again.close()
     whole = opened(OsDisk(), tmp_path / "raft")
-    assert whole.durable_index == 3 and not whole.dirty  # its own words say that it was fsynced
+    assert whole.durable_index == 3 and not whole.dirty  # its mark proves that it was fsynced
     whole.close()
 
 
-def test_what_was_read_is_made_durable_before_anything_is_built_on_it() -> None:
-    """An fsync fails, and the cache calls pages clean that no disk has; the next process
-    reads them; then the power is cut.
+def test_entries_that_were_read_are_synced_before_use() -> None:
+    """An fsync fails, and the page cache marks pages clean that are not on the disk. The next
+    process reads them; then the power fails.
     """
     disk = MemoryDisk()
     journal = filled(disk)
@@ -90,14 +90,14 @@ def test_what_was_read_is_made_durable_before_anything_is_built_on_it() -> None:
     content = disk.files[JOURNAL]
     lost = len(content.durable)
     content.data = bytearray(content.durable) + b"".join(journal._file._pending)
-    # as far as any later fsync is concerned
+    # as far as later fsyncs can detect
     content.durable, content.pending = bytes(content.data), []
     journal.close()
 
     again = opened(disk)
     assert again.last_index == kept + 1 and again.durable_index < kept + 1
     again.flush()
-    # a file of its own, every byte of it written and synced anew
+    # a separate file, with every byte written and synced again
     assert disk.files[JOURNAL] is not content
     again.append(COMMAND + b"after", kept + 2, 1)
     again.flush()
@@ -143,7 +143,7 @@ def test_cut_at_every_byte_of_the_last_turn_leaves_a_prefix() -> None:
     assert seen == {last, last + 1, last + 2, last + 3}
 
 
-def test_blocks_of_the_last_turn_that_come_in_any_order_are_a_torn_tail(
+def test_blocks_of_the_last_turn_in_any_order_are_a_torn_tail(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     disk = MemoryDisk()
@@ -153,7 +153,7 @@ def test_blocks_of_the_last_turn_that_come_in_any_order_are_a_torn_tail(
     journal.append(COMMAND + b"second", 7, 1)
     journal.flush()
     data = bytearray(disk.read_bytes(JOURNAL))
-    # the second record is whole, the first never reached the disk
+    # the second record is complete, the first never reached the disk
     data[synced + 10 : synced + 60] = bytes(50)
     set_bytes(disk, JOURNAL, bytes(data))
     with caplog.at_level(logging.WARNING):
@@ -161,7 +161,7 @@ def test_blocks_of_the_last_turn_that_come_in_any_order_are_a_torn_tail(
     assert "truncated" in caplog.text and "last_index=5" in caplog.text
 
 
-def test_every_flipped_bit_of_what_was_synced_is_noticed() -> None:
+def test_every_flipped_bit_of_synced_data_is_detected() -> None:
     disk = MemoryDisk()
     journal = filled(disk, turns=2)
     journal.mark()
@@ -172,7 +172,7 @@ def test_every_flipped_bit_of_what_was_synced_is_noticed() -> None:
         data = bytearray(whole)
         data[bit // 8] ^= 1 << bit % 8
         set_bytes(disk, JOURNAL, bytes(data))
-        if bit // 8 >= mark:  # the mark itself: nothing is lost with it
+        if bit // 8 >= mark:  # the mark itself: no entry is lost with it
             assert opened(disk).entries == journal.entries
         else:
             with pytest.raises(StorageError, match=r"raft/journal (is corrupt|belongs to)"):
@@ -180,7 +180,7 @@ def test_every_flipped_bit_of_what_was_synced_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("path", [STATE, SNAPSHOT])
-def test_every_flipped_bit_of_the_small_files_is_noticed(path: Path) -> None:
+def test_every_flipped_bit_of_the_small_files_is_detected(path: Path) -> None:
     disk = MemoryDisk()
     journal = filled(disk)
     journal.compact(6, b"the state")
@@ -202,14 +202,14 @@ def test_an_entry_in_the_wrong_place_is_invalid() -> None:
     record = formats.encode_entry(100, formats.KIND_LOG_ENTRY, 2, 1, 50, b"\x00x")
     assert formats.read_entry(bytes(100) + record, 100) is not None
     assert formats.read_entry(bytes(101) + record, 101) is None
-    assert formats.read_entry(bytes(4096), 0) is None  # zeros are no entry
+    assert formats.read_entry(bytes(4096), 0) is None  # zeros are not an entry
 
 
 def all_of(source: SnapshotSource) -> bytes:
     return source.read_at(0, source.size)
 
 
-def test_a_snapshot_that_is_being_sent_outlives_a_newer_one(tmp_path: Path) -> None:
+def test_a_snapshot_in_transfer_outlives_a_newer_one(tmp_path: Path) -> None:
     """A follower gets the parts of one snapshot, read one at a time."""
     disk = OsDisk()
     journal = open_journal(disk, tmp_path, cluster_id="c", node_id=1, new_uuid=lambda: UUID(int=1))
@@ -250,7 +250,7 @@ def test_compaction_keeps_what_followers_may_lack() -> None:
 def test_power_cut_in_any_write_of_a_turn(installs: bool) -> None:
     """A turn that changes everything: term, snapshot, entries.
 
-    The term never goes back, the entries are the old or new.
+    The term never decreases, and the entries are either the old or the new ones.
     """
     for seed in range(30):
         for fuse in range(5):
@@ -311,24 +311,22 @@ def test_flushed_entries_survive_random_power_cuts(seed: int) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
-def test_a_failed_write_is_never_tried_again(code: int) -> None:
+def test_a_failed_write_is_never_retried(code: int) -> None:
     disk = MemoryDisk()
     journal = filled(disk)
     journal.append(COMMAND + b"x", journal.last_index + 1, 1)
     disk.fail_with = OSError(code, "no")
     with pytest.raises(StorageError, match=r"raft/journal: .*this node stops") as caught:
         journal.flush()
-    assert not caught.value.out_of_space, "what was half written could not be cut off either"
+    assert not caught.value.out_of_space, "the incomplete write could not be truncated either"
     disk.fail_with = None
     with pytest.raises(StorageError, match="this node stops"):
         journal.flush()
     assert journal.durable_index == 11
 
 
-def test_a_vote_for_an_earlier_term_than_the_log_is_no_vote() -> None:
-    """Entries of a new term reached the disk, the term itself did not: whoever was voted
-    for before does not count.
-    """
+def test_a_vote_for_a_term_before_the_log_s_does_not_count() -> None:
+    """Entries of a new term reached the disk, the term did not: an earlier vote does not count."""
     disk = MemoryDisk()
     journal = opened(disk)
     journal.set_term(2, 3)

@@ -1,5 +1,6 @@
-"""A directory is refused, with the remedy, if its files are incomplete, do not fit together, or
-belong to another node."""
+"""A directory is refused, with the remedy, if its files are incomplete, inconsistent, or belong to
+another node.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""By when a leader surely led: old replies prove nothing about now."""
+"""Until when a leader certainly led: old replies prove nothing about the present."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def test_a_reply_proves_when_its_message_was_sent() -> None:
     assert lease.sole_leader_at(1, three, 5.0) == -inf
     lease.sent(2, 10.0)
     lease.sent(2, 11.0)
-    lease.replied(2)  # however late it comes
+    lease.replied(2)  # whatever its arrival time
     assert lease.sole_leader_at(1, three, 99.0) == 10.0
     lease.replied(2)
-    lease.replied(2)  # nothing is left to be answered
+    lease.replied(2)  # no message is left to reply to
     assert lease.sole_leader_at(1, three, 99.0) == 11.0
     assert lease.sole_leader_at(1, {1}, 99.0) == 99.0
     assert lease.sole_leader_at(1, {1, 2, 3, 4, 5}, 99.0) == -inf  # two of five
-    # a leader that is no voter does not count itself
+    # a leader that is not a voter does not count itself
     assert lease.sole_leader_at(1, {2, 3}, 99.0) == -inf
     lease.clear()
     assert lease.sole_leader_at(1, three, 99.0) == -inf
@@ -41,8 +41,8 @@ def test_an_acknowledged_entry_proves_when_it_was_appended() -> None:
 
 
 @given(st.lists(st.sampled_from(["send", "lose", "answer"]), max_size=700))
-def test_what_is_proven_is_never_later_than_the_truth(steps: list[str]) -> None:
-    """`lose`: a message that is never answered. The node answers the others in order."""
+def test_a_proven_time_is_never_too_late(steps: list[str]) -> None:
+    """`lose`: the message never gets a reply. The node replies to the others in order."""
     lease = LeaderLease()
     on_the_wire: list[float] = []
     truth = -inf
@@ -59,7 +59,7 @@ def test_what_is_proven_is_never_later_than_the_truth(steps: list[str]) -> None:
         assert lease.sole_leader_at(1, {1, 2, 3}, now) <= truth
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_pending_messages_are_bounded() -> None:
     lease = LeaderLease()
     for number in range(10 * _TIMES_MAX):
         lease.sent(2, float(number))
@@ -70,8 +70,8 @@ def test_what_is_remembered_is_bounded() -> None:
     assert lease.sole_leader_at(1, {1, 2, 3}, 1e9) == _TIMES_MAX - 1
 
 
-def test_replies_that_waited_while_a_leader_did_not_run_do_not_renew_its_authority() -> None:
-    """They make a majority look as if it had just been heard."""
+def test_replies_that_waited_for_a_paused_leader_do_not_renew_its_lease() -> None:
+    """Such replies make the leader believe that a majority just responded."""
     ours = led()
     ours.exchange(ours.ids, 3)
     before = ours.now
@@ -82,7 +82,7 @@ def test_replies_that_waited_while_a_leader_did_not_run_do_not_renew_its_authori
     for to, message in ours._empty(1):
         ours.deliver(1, to, message)
         replies += [(to, reply) for reply in ours.take(to, 1)]
-    ours.advance(1.0)  # node 1 does not run; others may elect another leader
+    ours.advance(1.0)  # node 1 does not run; the others may elect another leader
     for sender, reply in replies:
         ours.deliver(sender, 1, reply)
     assert ours.nodes[1].majority_replied_at(ours.now) == ours.now

@@ -1,4 +1,4 @@
-"""A voter that finds no majority says so again and again, and stops when there is a leader.
+"""A voter that finds no majority logs a warning periodically, and stops when there is a leader.
 
 In virtual time.
 """
@@ -43,8 +43,8 @@ class Machine:
 
 
 class Silent:
-    """A connection to a node that introduces itself, takes everything else and never
-    answers, until `gone`.
+    """A connection to a node that introduces itself, accepts all further bytes and never responds,
+    until `gone`.
     """
 
     def __init__(self, gone: trio.Event, node_id: int, voters: frozenset[int]) -> None:
@@ -79,16 +79,16 @@ class Silent:
 
 
 class SomeNetwork:
-    """Some addresses answer, some refuse, some take their time."""
+    """Some addresses respond, some refuse, some respond late."""
 
     def __init__(self, *answering: int) -> None:
         self.answering = set(answering)
         self.gone = trio.Event()
         self.voters: frozenset[int] = frozenset()
-        """By the peers files of those that answer."""
+        """The voters in the peers files of the nodes that respond."""
 
     def fall_silent(self) -> None:
-        """Every connection ends, and there are no new ones."""
+        """Every connection ends, and new ones are not possible."""
         self.answering.clear()
         self.gone.set()
 
@@ -114,7 +114,7 @@ async def in_place(call: Callable[[], Any]) -> Any:
 
 
 def formed_disk() -> MemoryDisk:
-    """Of a voter that is not new."""
+    """The disk of a voter that is not new."""
     disk = MemoryDisk()
     journal = open_journal(disk, Path("raft"), cluster_id="c", node_id=1, new_uuid=uuid4)
     journal.set_intact()
@@ -144,14 +144,14 @@ def voter(
     )
 
 
-async def told(
+async def warnings_of(
     raft: RaftService,
     seconds: float,
     caplog: pytest.LogCaptureFixture,
     *,
     speaking: Collection[int] = (),
 ) -> list[str]:
-    """What it warned of. `speaking`: those of whom it hears that they have no leader either."""
+    """Its warnings. `speaking`: nodes that report to it that they have no leader either."""
     caplog.clear()
     async with trio.open_nursery() as nursery:
         await nursery.start(raft.run)
@@ -172,14 +172,16 @@ async def test_without_a_majority_it_names_the_missing_voters(
         "reason=no response from node 2 at "
         "localhost:41002 (Connection refused)"
     )
-    assert await told(voter(SomeNetwork(), 2), 1.9, caplog) == []
-    assert await told(voter(SomeNetwork(), 2), 12.5, caplog) == [line] * 3
+    assert await warnings_of(voter(SomeNetwork(), 2), 1.9, caplog) == []
+    assert await warnings_of(voter(SomeNetwork(), 2), 12.5, caplog) == [line] * 3
 
 
 async def test_only_missing_voters_are_named(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (line,) = await told(voter(SomeNetwork(41_002, 41_003), 2, 3, 4), 2.1, caplog, speaking=(2, 3))
+    (line,) = await warnings_of(
+        voter(SomeNetwork(41_002, 41_003), 2, 3, 4), 2.1, caplog, speaking=(2, 3)
+    )
     assert line.startswith(
         "waiting for a leader voters=4 reachable=3 majority=True "
         "reason=no response from node 4 at localhost:41004"
@@ -190,8 +192,8 @@ async def test_only_missing_voters_are_named(
 async def test_a_connected_silent_node_is_not_reachable(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Two processes are stopped (SIGSTOP): their systems keep the connections."""
-    lines = await told(voter(SomeNetwork(41_002, 41_003), 2, 3), 7.1, caplog)
+    """Two processes are stopped (SIGSTOP): their kernels keep the connections."""
+    lines = await warnings_of(voter(SomeNetwork(41_002, 41_003), 2, 3), 7.1, caplog)
     why = "(its process hangs, or it follows a leader)"
     assert lines == [
         "waiting for a leader voters=3 reachable=1 majority=False reason="
@@ -201,7 +203,7 @@ async def test_a_connected_silent_node_is_not_reachable(
         )
         for silent in (2, 7)
     ]
-    lines = await told(voter(SomeNetwork(41_002, 41_003), 2, 3), 12.1, caplog, speaking=(2,))
+    lines = await warnings_of(voter(SomeNetwork(41_002, 41_003), 2, 3), 12.1, caplog, speaking=(2,))
     assert len(lines) == 3
     for line in lines:
         assert line.startswith(
@@ -211,7 +213,7 @@ async def test_a_connected_silent_node_is_not_reachable(
         )
 
 
-async def test_a_silence_is_counted_from_the_last_message(
+async def test_silence_is_measured_from_the_last_message(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     raft = voter(SomeNetwork(41_002), 2)
@@ -262,7 +264,7 @@ async def test_an_observer_without_messages_names_its_connections(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     raft = voter(SomeNetwork(41_002), 2, 3, observing=True)
-    (line,) = await told(raft, 2.1, caplog)
+    (line,) = await warnings_of(raft, 2.1, caplog)
     assert (
         line == "waiting for a leader voters=2 reachable=1 majority=False "
         "reason=no response from node 3 at "
@@ -274,7 +276,7 @@ async def test_a_voter_with_an_empty_log_reports_what_it_waits_for(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     raft = voter(SomeNetwork(41_002), 2, 3, disk=MemoryDisk())
-    (line,) = await told(raft, 2.1, caplog, speaking=(2,))
+    (line,) = await warnings_of(raft, 2.1, caplog, speaking=(2,))
     assert line.startswith(
         "waiting for a leader voters=3 reachable=2 majority=True reason=no response from node 3"
     )
@@ -285,17 +287,17 @@ async def test_a_voter_with_an_empty_log_reports_what_it_waits_for(
     assert raft.status().term == 0
 
 
-async def test_with_a_leader_it_is_quiet(
+async def test_with_a_leader_there_are_no_warnings(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert await told(voter(SomeNetwork()), 30.0, caplog) == []
+    assert await warnings_of(voter(SomeNetwork()), 30.0, caplog) == []
 
 
-async def test_a_leader_that_went_with_the_majority_is_missed(
+async def test_a_leader_that_was_lost_with_the_majority_is_reported(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A follower that hears from nobody keeps its leader's name: it is the connection that
-    tells.
+    """A follower that receives no messages keeps its leader's name; only the connection shows the
+    loss.
     """
     network = SomeNetwork(41_002)
     raft = voter(network, 2)

@@ -1,5 +1,5 @@
-"""The guarantees of RaftNode beyond the mended defects of PySyncObj (test_defects.py): entries are
-durable first, then counted, applied and acknowledged. Observers.
+"""Guarantees of RaftNode beyond the repaired defects of PySyncObj (test_defects.py): entries are
+made durable, then counted, applied and acknowledged. Observers.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from mqd.raft.codec import (
 from mqd.raft.machine import Role
 from mqd.raft.node import RaftNode
 from mqd.raft.snapshots import Compaction
-from tests.raft.directed import Ours, said
+from tests.raft.directed import Ours, sent_messages
 
 
 class _CountsUnsynced(RaftNode):
-    """Ours without its limit on the commit index."""
+    """RaftNode without its limit on the commit index."""
 
     def _durable_index(self) -> int:
         return self._journal.last_index
@@ -37,20 +37,20 @@ def test_a_quorum_of_one_applies_nothing_before_its_fsync(
     if not limited:
         monkeypatch.setattr(Ours, "node_class", _CountsUnsynced)
     ours = Ours(1)
-    node, told = ours.nodes[1], []
+    node, results = ours.nodes[1], []
     ours.tick(1)
     assert node.ready
-    ours.add(1, "x", lambda _index, result: told.append(result))
+    ours.add(1, "x", lambda _index, result: results.append(result))
     node.turn(ours.now)
     node.turn(ours.now + 1)
     if not limited:
-        assert ours.values(1) == ["x"] and told == ["applied"]  # and a power cut now would undo it
+        assert ours.values(1) == ["x"] and results == ["applied"]  # a power cut now would undo it
         return
-    assert ours.values(1) == [] and told == [] and ours.journals[1].dirty
+    assert ours.values(1) == [] and results == [] and ours.journals[1].dirty
     ours.journals[1].flush()
     assert node.can_commit()
     node.turn(ours.now + 2)
-    assert ours.values(1) == ["x"] and told == ["applied"]
+    assert ours.values(1) == ["x"] and results == ["applied"]
 
 
 def test_a_leader_of_three_does_not_count_its_own_unsynced_copy() -> None:
@@ -72,17 +72,17 @@ def test_a_leader_of_three_does_not_count_its_own_unsynced_copy() -> None:
 
 
 def test_a_cut_commit_does_not_stop_at_an_entry_of_an_earlier_term() -> None:
-    """Raft's figure 8: an old entry on a majority is safe only under a newer one, which is
-    not durable here yet.
+    """Raft's figure 8: an old entry on a majority is safe only below a newer one, which is not
+    durable here yet.
     """
     ours = Ours(3)
     ours.elect(1, [2, 3])
     ours.exchange([1, 2, 3])
     ours.add(1, "old")
-    ours.tick(1)  # durable here, and nowhere else
+    ours.tick(1)  # durable here and on no other node
     ours.take(1)
     commit, old = ours.commit(1), ours.log(1)[-1]
-    ours.deliver(2, 1, Vote(ours.term(1) + 1))  # a higher term: it leads no more
+    ours.deliver(2, 1, Vote(ours.term(1) + 1))  # a higher term: it leads no longer
     node = ours.nodes[1]
     ours.force_election(1)
     node.receive(ours.now, 2, Vote(ours.term(1)))
@@ -97,7 +97,7 @@ def test_a_cut_commit_does_not_stop_at_an_entry_of_an_earlier_term() -> None:
     assert ours.commit(1) == old[0] + 1
 
 
-def test_a_leader_that_contradicts_committed_entries_stops_this_node() -> None:
+def test_a_leader_that_conflicts_with_committed_entries_stops_this_node() -> None:
     ours = Ours(3)
     ours.elect(1, [2, 3])
     ours.exchange([1, 2, 3])
@@ -129,8 +129,8 @@ def test_a_follower_applies_nothing_before_its_fsync() -> None:
     assert ours.values(2) == ["x"]
 
 
-def test_a_turn_applies_no_more_commands_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A follower that lagged behind has a turn for each portion, and the loop has the others."""
+def test_a_turn_applies_a_bounded_number_of_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower that lags applies one portion a turn, and other tasks run in between."""
     ours = Ours(3)
     ours.elect(1, [2, 3])
     ours.exchange([1, 2, 3])
@@ -171,10 +171,10 @@ def test_a_vote_is_on_disk_before_it_leaves() -> None:
     asked = decode_message(ours.take(1, 2)[0])
     ours.nodes[2].receive(ours.now, 1, asked)
     with pytest.raises(AssertionError):
-        ours.nodes[2].flushed()  # nothing can be had before the flush
+        ours.nodes[2].flushed()  # no message leaves before the flush
     ours.disks[2].crash()
     ours.start(2)
-    assert ours.journals[2].vote is None  # never said, so it may vote again
+    assert ours.journals[2].vote is None  # the vote never left, so it may vote again
     ours.deliver(1, 2, asked)
     ours.disks[2].crash()
     ours.start(2)
@@ -182,7 +182,7 @@ def test_a_vote_is_on_disk_before_it_leaves() -> None:
     assert (journal.term, journal.vote) == (1, 1)
 
 
-def test_leadership_is_handed_over() -> None:
+def test_leadership_is_transferred() -> None:
     ours = Ours(3)
     ours.elect(1, [2, 3])
     ours.exchange([1, 2, 3])
@@ -241,7 +241,7 @@ def test_observers_follow_and_are_never_counted_nor_elected() -> None:
     )
     status = next(status for status in ours.nodes[1].peers() if status.node_id == 4)
     assert not status.voter and status.match_index == ours.log(1)[-1][0]
-    while ours.leads(1):  # nor does it keep a leader in office
+    while ours.leads(1):  # its messages do not keep a leader in office either
         ours.exchange([1, 4], 1)
     for _ in range(40):
         ours.exchange([4, 1], 1)
@@ -249,7 +249,7 @@ def test_observers_follow_and_are_never_counted_nor_elected() -> None:
     last, last_term = ours.log(4)[-1]
     for message in (PreVote(9, last, last_term), RequestVote(9, last, last_term)):
         ours.deliver(1, 4, message)
-        assert said(ours, 4) == []
+        assert sent_messages(ours, 4) == []
     ours.deliver(4, 1, RequestVote(99, 99, 98))
     assert ours.term(1) < 99
 

@@ -1,4 +1,4 @@
-"""mqd starts on the one PySyncObj that it knows, and no pickle is reachable in it."""
+"""mqd starts only with the PySyncObj version that it supports, and cannot reach pickle in it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_pickle_raises() -> None:
             call(b"")
 
 
-def test_time_is_that_of_the_call() -> None:
+def test_time_is_read_at_the_call() -> None:
     with pinned.at(5.0):
         assert core.monotonicTime() == 5.0
         with pinned.at(7.0):

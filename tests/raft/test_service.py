@@ -1,6 +1,4 @@
-"""The real service under Trio, on real files and real loopback sockets: alone, and three
-together.
-"""
+"""The real service under Trio, on real files and loopback sockets: alone, and three together."""
 
 from __future__ import annotations
 
@@ -40,7 +38,7 @@ QUICK = Timing(election_timeout_min=0.16, election_timeout_max=0.4, heartbeat=0.
 
 
 class Log:
-    """A machine that remembers."""
+    """A state machine that stores its commands."""
 
     def __init__(self) -> None:
         self.applied: list[tuple[int, bytes]] = []
@@ -67,7 +65,7 @@ class Log:
 
 async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
     with trio.fail_after(seconds):
-        while not condition():  # the services tell nobody else  # noqa: ASYNC110
+        while not condition():  # the services have no event for it  # noqa: ASYNC110
             await trio.sleep(0.002)
 
 
@@ -102,7 +100,7 @@ async def test_a_quorum_of_one(tmp_path: Path) -> None:
             began = trio.current_time()
             await nursery.start(raft.run)
             await until(partial(is_ready, raft))
-            assert trio.current_time() - began < 1.0  # 15 ms on a quiet machine
+            assert trio.current_time() - began < 1.0  # 15 ms on an idle machine
             status = raft.status()
             assert status.role is Role.LEADER and status.ready and status.leader_id == 1
             assert machine.commands == [b"a", b"b"] * life
@@ -117,7 +115,7 @@ async def test_a_quorum_of_one(tmp_path: Path) -> None:
             await raft.propose(b"too late")
 
 
-async def test_proposals_that_come_together_share_a_flush(tmp_path: Path) -> None:
+async def test_concurrent_proposals_share_a_flush(tmp_path: Path) -> None:
     machine = Log()
     raft = alone(tmp_path / "raft", machine)
     async with trio.open_nursery() as nursery:
@@ -160,13 +158,13 @@ async def test_nothing_is_applied_during_the_fsync_and_the_loop_continues() -> N
 
         nursery.start_soon(propose)
         for _ in range(50):
-            await trio.sleep(0.001)  # the loop turns while the disk does not
+            await trio.sleep(0.001)  # the loop turns while the disk is stalled
         assert machine.applied == [] and not done.is_set()
         with pytest.raises(OutcomeUnknown):
             await raft.propose(b"y", timeout=0.01)
         disk.gate.set()
         await done.wait()
-        await until(lambda: machine.commands == [b"x", b"y"])  # unknown it was: it did come
+        await until(lambda: machine.commands == [b"x", b"y"])  # unknown, and written
         nursery.cancel_scope.cancel()
 
 
@@ -208,7 +206,7 @@ async def test_too_many_proposals_are_refused(
 
 
 class Voters:
-    """Three services, each with a peer listener such as the server has."""
+    """Three services, each with a peer listener like the server's."""
 
     def __init__(
         self, directory: Path, nursery: trio.Nursery, listeners: dict[int, trio.SocketListener]
@@ -257,7 +255,7 @@ class Voters:
             stream.socket.close()
 
     def end_process(self, i: int) -> None:
-        """Everything goes at once: listener, connections, service."""
+        """Everything ends at once: listener, connections, service."""
         self.listeners[i].socket.close()
         self.kill(i)
         for stream in list(self.streams[i]):
@@ -374,7 +372,7 @@ async def test_three_elect_replicate_and_survive_restarts(tmp_path: Path) -> Non
             await voters.services[follower].propose(b"x")
         assert caught.value.leader_id == leader
 
-        voters.kill(leader)  # as kill -9: nothing is handed over
+        voters.kill(leader)  # like kill -9: no transfer of leadership
         second = await voters.wait_leader(other_than=leader)
         await voters.services[second].propose(b"after")
         await voters.start(leader)
@@ -394,7 +392,7 @@ async def test_three_elect_replicate_and_survive_restarts(tmp_path: Path) -> Non
         )
 
 
-async def test_a_stopping_leader_hands_over(tmp_path: Path) -> None:
+async def test_a_stopping_leader_transfers_leadership(tmp_path: Path) -> None:
     async with three_voters(tmp_path) as voters:
         for i in (1, 2, 3):
             await voters.start(i)
@@ -409,7 +407,7 @@ async def test_a_stopping_leader_hands_over(tmp_path: Path) -> None:
         await voters.wait_leader(other_than=leader)
 
 
-async def test_a_leader_without_a_majority_knows_no_outcome(tmp_path: Path) -> None:
+async def test_a_leader_without_a_majority_reports_an_unknown_outcome(tmp_path: Path) -> None:
     async with three_voters(tmp_path) as voters:
         for i in (1, 2, 3):
             await voters.start(i)
@@ -452,7 +450,7 @@ async def test_malformed_messages_are_the_callers_fault(tmp_path: Path) -> None:
         raft.receive(2, b"garbage")
     async with trio.open_nursery() as nursery:
         await nursery.start(raft.run)
-        raft.receive(2, encode_message(TimeoutNow(9)))  # no voter
+        raft.receive(2, encode_message(TimeoutNow(9)))  # not a voter
         await until(lambda: raft.status().ready)
         assert raft.statistics().messages_received == 1
         nursery.cancel_scope.cancel()
@@ -496,7 +494,7 @@ def test_only_nodes_of_the_cluster_have_a_service(tmp_path: Path) -> None:
 SECRET = b"a secret of all three"
 
 
-async def test_with_a_secret_only_nodes_that_have_it_take_part(
+async def test_with_a_secret_only_nodes_that_have_it_are_accepted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with three_voters(tmp_path) as voters:
@@ -509,7 +507,7 @@ async def test_with_a_secret_only_nodes_that_have_it_take_part(
         term = voters.services[leader].status().term
         reason = "The cluster ids or the cluster secrets differ"
 
-        def told(what: str) -> int:
+        def count_lines(what: str) -> int:
             lines = [record.getMessage() for record in caplog.records if record.levelno >= 30]
             return sum(what in line and reason in line for line in lines)
 
@@ -519,10 +517,15 @@ async def test_with_a_secret_only_nodes_that_have_it_take_part(
             await voters.start(3, secret=secret)
             await until(lambda: sum(reason in why for why in voters.refused) > 12)
             await until(
-                lambda: told("peer handshake failed") >= 2 and told("peer connection refused") >= 1
+                lambda: (
+                    count_lines("peer handshake failed") >= 2
+                    and count_lines("peer connection refused") >= 1
+                )
             )
-            assert told("peer handshake failed") <= 4  # once in each of four directions
-            assert told("peer connection refused") <= 3  # once on each node: the caller has no name
+            assert count_lines("peer handshake failed") <= 4  # once in each of four directions
+            assert (
+                count_lines("peer connection refused") <= 3
+            )  # once on each node: the caller has no name
             assert not any(SECRET.decode() in record.getMessage() for record in caplog.records)
             assert voters.services[3].status().connected == ()
             assert reason in voters.services[leader].no_connection_reason(3)
@@ -536,17 +539,17 @@ async def test_with_a_secret_only_nodes_that_have_it_take_part(
         await until(lambda: voters.services[3].status().leader_id == leader)
 
 
-async def test_when_the_leader_s_process_ends_another_leads_at_once(
+async def test_another_node_leads_at_once_when_the_leader_s_process_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its listener goes with it, as with any process; others would wait for a whole
+    """Its listener ends with it, as when any process ends; other nodes would wait for a whole
     election timeout.
     """
     async with three_voters(tmp_path) as voters:
-        # as if all had been connected for long
+        # as if all had been connected for a long time
         monkeypatch.setattr(transport, "STEADY_SECONDS", 0.0)
         gone: list[tuple[int, int]] = []
-        # 1 leads, which need not be waited for, unless the machine stands still
+        # 1 leads at once, unless the machine stands still
         for i, shortest in ((2, 5.0), (3, 5.0), (1, 0.5)):
             await voters.start(
                 i,
@@ -565,19 +568,19 @@ async def test_when_the_leader_s_process_ends_another_leads_at_once(
                 len(service.status().connected) == 2 for service in voters.services.values()
             )
         )
-        # they do not stand at one time, nor before both have noticed
+        # they do not stand at the same time, nor before both detect the loss
         for drawn, other in zip((0.2, 0.8), sorted({1, 2, 3} - {leader})):
             monkeypatch.setattr(voters.services[other]._node, "_random", lambda drawn=drawn: drawn)
         began = trio.current_time()
         voters.end_process(leader)
         second = await voters.wait_leader(other_than=leader, seconds=30.0)
-        # the shortest timeout is 5 s, and a short one at most 2.5 s
+        # the shortest timeout is 5 s, and a prompt one at most 2.5 s
         assert trio.current_time() - began < 4.0
         assert sorted(gone) == [(i, leader) for i in (1, 2, 3) if i != leader]
         assert voters.services[second].status().majority_replied_at > began
 
 
-async def test_a_connection_that_breaks_is_no_death(tmp_path: Path) -> None:
+async def test_a_broken_connection_is_not_a_dead_process(tmp_path: Path) -> None:
     async with three_voters(tmp_path) as voters:
         voters.options = {
             "timing": Timing(election_timeout_min=2.0, election_timeout_max=4.0, heartbeat=0.05)
@@ -608,7 +611,7 @@ async def test_a_connection_that_breaks_is_no_death(tmp_path: Path) -> None:
         assert gone == [] and voters.services[leader].status().term == term
 
 
-async def test_leadership_is_handed_over_in_less_than_200_ms(tmp_path: Path) -> None:
+async def test_leadership_is_transferred_in_less_than_200_ms(tmp_path: Path) -> None:
     async with three_voters(tmp_path) as voters:
         voters.options = {
             "timing": Timing(election_timeout_min=1.0, election_timeout_max=2.0, heartbeat=0.04)
@@ -628,11 +631,11 @@ async def test_leadership_is_handed_over_in_less_than_200_ms(tmp_path: Path) -> 
             assert await voters.services[leader].transfer_leadership()
             await voters.wait_leader(other_than=leader)
             took.append(trio.current_time() - began)
-        # without it, an election timeout of a second and more passes first
+        # without the transfer, an election timeout of a second or more passes first
         assert min(took) < 0.2 and sorted(took)[2] < 0.9, took
 
 
-async def test_an_observer_follows_and_the_quorum_does_without_it(tmp_path: Path) -> None:
+async def test_an_observer_follows_and_does_not_count_towards_the_quorum(tmp_path: Path) -> None:
     async with three_voters(tmp_path) as voters:
         voters.observing = {3}
         for i in (1, 2, 3):
@@ -651,7 +654,7 @@ async def test_an_observer_follows_and_the_quorum_does_without_it(tmp_path: Path
         await until(lambda: voters.machines[3].commands == [b"a", b"b"])
         assert await voters.services[3].transfer_leadership()  # it never led
         voters.kill(3 - leader)
-        # an observer is no majority
+        # an observer does not count towards a majority
         await until(lambda: not voters.services[leader].status().ready)
 
 
@@ -712,7 +715,7 @@ def incarnations_of(service: RaftService) -> Incarnations:
 
 
 def handshake_as(node_id: int, to: RaftService, calling: Calling) -> ListenerHandshake:
-    """Another process says that it is this node, and can prove it."""
+    """Another process introduces itself as this node, and can prove it."""
     everyone = frozenset({1, 2, 3})
     credentials = Credentials(
         cluster_id="c",
@@ -731,7 +734,7 @@ def handshake_as(node_id: int, to: RaftService, calling: Calling) -> ListenerHan
     return handshake
 
 
-async def test_a_second_process_under_a_node_s_id_is_refused_while_the_node_is_connected(
+async def test_a_second_process_with_the_id_of_a_connected_node_is_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with three_voters(tmp_path) as voters:
@@ -763,7 +766,7 @@ async def test_a_second_process_under_a_node_s_id_is_refused_while_the_node_is_c
         assert service.status().term == term
 
 
-async def test_a_displaced_node_is_accepted_again_when_the_other_has_gone(
+async def test_a_displaced_node_is_accepted_again_when_the_other_has_ended(
     tmp_path: Path,
 ) -> None:
     async with three_voters(tmp_path) as voters:
@@ -774,7 +777,7 @@ async def test_a_displaced_node_is_accepted_again_when_the_other_has_gone(
         follower = next(i for i in (1, 2, 3) if i != leader)
         await until(lambda: incarnations_of(service).current(follower) is not None)
         real = incarnations_of(service).current(follower)
-        # as if nothing had come of it lately
+        # as if it had no recent messages
         incarnations_of(service)._silence = -math.inf
         other = Calling("10.9.9.9:1", service._clock.monotonic())
         handshake = handshake_as(follower, service, other)

@@ -1,4 +1,6 @@
-"""A few seeds of the simulation on every run, and proof that it notices what it looks for."""
+"""A few seeds of the simulation on every run, and proof that it detects the faults that it looks
+for.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ class CountsUnsynced(RaftNode):
 
 
 class BelievesPrevious(RaftNode):
-    """Appends without comparing the entry before."""
+    """Appends without comparing the previous entry."""
 
     def _on_append(self, node: object, message: AppendEntries) -> None:
         journal, previous = self._journal, message.previous_index
@@ -57,14 +59,14 @@ class Forgets(RaftNode):
 
 
 class CountsObservers(RaftNode):
-    """What an observer says is taken for a voter's."""
+    """Counts a message of an observer as a voter's."""
 
     def receive(self, now: float, sender: int, message: Message) -> None:
         super().receive(now, min(sender, 3), message)
 
 
 class LeadsOn(RaftNode):
-    """A leader whom nobody hears leads on."""
+    """A leader without responses from any voter continues to lead."""
 
     def turn(self, now: float) -> None:
         peers = self.voters - {self._node_id}
@@ -75,7 +77,7 @@ class LeadsOn(RaftNode):
         super().turn(now)
 
 
-class SaysBeforeItIsDurable(World):
+class SendsBeforeItIsDurable(World):
     def turn(self, life: Life) -> None:
         if not life.busy and self.alive(life):
             super().turn(life)
@@ -96,13 +98,13 @@ def broken_seeds(
     return broken
 
 
-def test_it_notices_what_is_switched_off() -> None:
+def test_it_detects_each_disabled_protection() -> None:
     assert broken_seeds(World, CountsUnsynced, range(3)) > 0
-    assert broken_seeds(SaysBeforeItIsDurable, RaftNode, range(2)) > 0
+    assert broken_seeds(SendsBeforeItIsDurable, RaftNode, range(2)) > 0
     assert broken_seeds(World, BelievesPrevious, range(19, 20)) > 0  # rarer: one seed in ten
 
 
-def test_it_notices_forgetful_voters_leaders_without_quorum_and_counted_observers() -> None:
+def test_it_detects_wiped_voters_lone_leaders_and_counted_observers() -> None:
     assert broken_seeds(World, Forgets, range(28, 36), wipes=True) > 0
     assert broken_seeds(World, LeadsOn, range(4, 6)) > 0
     assert broken_seeds(World, CountsObservers, range(4), observers=1) > 0

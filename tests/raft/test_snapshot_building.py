@@ -1,5 +1,5 @@
-"""Snapshots are built beside the event loop: commands are applied meanwhile, and what is
-built is the state of one moment.
+"""Snapshots are built beside the event loop: commands are applied meanwhile, and the snapshot has
+the state of one moment.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def alone(directory: Path, machine: Machine, compaction: Compaction) -> RaftServ
 
 
 class Held:
-    """A list of commands whose snapshots wait for the test, in whatever thread makes them."""
+    """A list of commands whose snapshots wait for the test, in whatever thread builds them."""
 
     def __init__(self) -> None:
         self.commands: list[bytes] = []
@@ -111,7 +111,7 @@ async def test_commands_are_applied_while_a_snapshot_is_built(tmp_path: Path) ->
         await raft.stop()
 
 
-async def test_a_snapshot_that_is_not_finished_at_the_end_is_not_missed(tmp_path: Path) -> None:
+async def test_an_unfinished_snapshot_does_not_delay_the_stop(tmp_path: Path) -> None:
     machine = Held()
     raft = alone(tmp_path, machine, Compaction(entries_max=ENTRIES, entries_kept=0))
     async with trio.open_nursery() as nursery:
@@ -132,7 +132,7 @@ async def test_a_snapshot_that_is_not_finished_at_the_end_is_not_missed(tmp_path
         await raft.stop()
 
 
-def test_a_leaders_snapshot_that_comes_first_wins() -> None:
+def test_a_leaders_snapshot_that_arrives_first_wins() -> None:
     ours = Ours(3)
     late: list[Callable[[], None]] = []
     ours.nodes[2]._snapshots._build = lambda pieces, done: late.append(
@@ -164,7 +164,9 @@ def test_a_leaders_snapshot_that_comes_first_wins() -> None:
 
 
 def test_a_leaders_snapshot_is_loaded_between_other_turns() -> None:
-    """Until it is, its leader is heard and nothing is applied; entries behind it are."""
+    """Until it is loaded, its leader's messages are accepted and entries after it are stored, but
+    nothing is applied.
+    """
     ours = Ours(3)
     late: list[Callable[[], None]] = []
     ours.nodes[2]._receiver._load = lambda work, done: late.append(lambda: done(all_steps(work)))
@@ -222,7 +224,7 @@ class Steps(trio.abc.Instrument):
         self.longest = max(self.longest, thread_time() - self._began)
 
 
-async def test_the_loop_hardly_notices_a_snapshot_of_64_mebibytes(
+async def test_a_snapshot_of_64_mebibytes_hardly_delays_the_loop(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     machine = large_image(64 * MIB)

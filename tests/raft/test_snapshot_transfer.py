@@ -1,4 +1,4 @@
-"""A snapshot goes to a follower chunk by chunk, and begins again where the follower holds less."""
+"""A snapshot is sent to a follower chunk by chunk, and restarts where the follower holds less."""
 
 from __future__ import annotations
 
@@ -89,9 +89,11 @@ def test_an_unacknowledged_chunk_is_sent_again_and_empty_ones_before_that(journa
     assert sender.next_message(2, term=1, now=1.1) == first
     second = sender.on_reply(2, SnapshotReply(1, 2, 100), term=1, now=1.2)
     assert second is not None and second.offset == 100
-    assert sender.on_reply(2, SnapshotReply(1, 2, 100), term=1, now=1.3) is None, "nothing new"
+    assert sender.on_reply(2, SnapshotReply(1, 2, 100), term=1, now=1.3) is None, "no new chunk"
     assert sender.on_reply(2, SnapshotReply(1, 2, 1 << 20), term=1, now=1.3) is None
-    assert sender.on_reply(2, SnapshotReply(1, 2, 0), term=1, now=1.4) == first, "it began again"
+    assert sender.on_reply(2, SnapshotReply(1, 2, 0), term=1, now=1.4) == first, (
+        "the transfer restarted"
+    )
 
 
 def test_a_snapshot_of_another_cluster_is_not_used(journal: Journal) -> None:

@@ -1,5 +1,5 @@
-"""Beside nodes of the release before: what is written, what is read, and how the new
-version comes in force.
+"""With nodes of the previous release: what is written, what is read, and how the new version comes
+into force.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tests.raft.test_service import three_voters, until
 
 THREE = frozenset({1, 2, 3})
 
-# recorded from the release before
+# recorded from the previous release
 OLD_STATE = (
     b'{"version": 1, "cluster_id": "c", "node_id": 1, "node_uuid": '
     b'"00000000-0000-0000-0000-000000000005", "term": 7, "vote": 2,'
@@ -60,7 +60,7 @@ def test_the_version_in_force() -> None:
     assert versions.allows_voter_sets(2) and not versions.allows_handshake_v2(2)
 
 
-def test_a_state_of_the_release_before_means_version_1_and_is_read_by_it_again() -> None:
+def test_a_state_of_the_previous_release_means_version_1_and_stays_readable() -> None:
     old = formats.decode_state(OLD_STATE)
     assert old == formats.QuorumState(
         "c", 1, UUID(int=5), 7, 2, intact=True, voters=None, forced=None, metadata_version=1
@@ -70,13 +70,13 @@ def test_a_state_of_the_release_before_means_version_1_and_is_read_by_it_again()
         assert formats.decode_state(formats.encode_state(state)) == state
 
 
-def test_a_snapshot_without_voters_is_that_of_the_release_before() -> None:
+def test_a_snapshot_without_voters_has_the_form_of_the_previous_release() -> None:
     snapshot = formats.Snapshot("c", 9, 3, b"state")
     assert formats.decode_snapshot(OLD_SNAPSHOT) == snapshot
     assert formats.encode_snapshot(snapshot) == OLD_SNAPSHOT
 
 
-def test_an_account_without_voters_is_that_of_the_release_before() -> None:
+def test_an_account_without_voters_has_the_form_of_the_previous_release() -> None:
     account = RecoveryReply(7, 5, 9, True, None)
     assert decode_message(OLD_ACCOUNT) == account
     assert encode_message(account) == OLD_ACCOUNT
@@ -98,7 +98,7 @@ def test_a_voter_that_starts_from_nothing_counts_accounts_of_both_releases() -> 
 
 
 class Upgrading(Ours):
-    """Three voters whose machine knows the version that the test sets."""
+    """Three voters whose state machine has the version that the test sets."""
 
     def __init__(self, finalized: int) -> None:
         self.finalized = finalized
@@ -120,7 +120,7 @@ def sets_in(commands: list[bytes]) -> list[bytes]:
     return [command for command in commands if command[:1] == CONFIGURATION]
 
 
-def test_voters_come_into_the_log_when_the_version_is_finalized() -> None:
+def test_voters_are_logged_when_the_version_is_finalized() -> None:
     ours = Upgrading(1)
     ours.lead()
     ours.add(1, "while nodes of both releases run")
@@ -141,7 +141,7 @@ def test_a_new_cluster_writes_voters_at_once() -> None:
     assert all(len(sets_in(ours.commands(i))) == 1 for i in ours.ids)
 
 
-def test_the_version_is_remembered_and_does_not_fall_while_old_commands_are_applied_again() -> None:
+def test_the_version_is_stored_and_does_not_fall_during_a_replay() -> None:
     ours = Upgrading(2)
     ours.lead()
     ours.add(1, "finalized")
@@ -154,7 +154,7 @@ def test_the_version_is_remembered_and_does_not_fall_while_old_commands_are_appl
     assert ours.journals[2].metadata_version == 2
 
 
-def test_a_snapshot_of_version_1_has_no_voters_even_where_an_operator_forced_a_set() -> None:
+def test_a_snapshot_of_version_1_has_no_voters_even_after_a_forced_set() -> None:
     ours = Upgrading(1)
     ours.lead()
     ours.journals[1].force_voters(THREE)
@@ -173,7 +173,7 @@ def test_a_snapshot_of_version_1_has_no_voters_even_where_an_operator_forced_a_s
 
 
 @pytest.mark.parametrize(("finalized", "voters"), [(1, None), (2, VoterSet(1, THREE))])
-def test_a_query_gets_a_response_that_its_sender_can_read(
+def test_a_query_gets_a_response_in_its_sender_s_version(
     finalized: int, voters: VoterSet | None
 ) -> None:
     ours = Upgrading(finalized)
@@ -188,7 +188,7 @@ def test_a_query_gets_a_response_that_its_sender_can_read(
     assert answer.voter_set == voters
 
 
-def test_a_directory_of_the_release_before_speaks_version_2_until_all_voters_are_newer() -> None:
+def test_an_old_directory_uses_version_2_until_all_voters_are_newer() -> None:
     ours = Upgrading(0)
     disk = ours.disks[1]
     journal = open_journal(
@@ -203,13 +203,13 @@ def test_a_directory_of_the_release_before_speaks_version_2_until_all_voters_are
 
 
 def test_entries_of_a_voter_set_still_decode_with_either_version() -> None:
-    """Only writing is gated: a follower takes what its leader may already write."""
+    """Only writing is gated: a follower accepts what its leader may already write."""
     entry = Entry(b"\x02" + bytes.fromhex("00000001 0001 00000001"), 5, 3)
     message = AppendEntries(3, 4, 4, 3, (entry,))
     assert decode_message(encode_message(message)) == message
 
 
-# -- who speaks what
+# -- which handshake version each node uses
 
 
 def test_calls_alternate_only_while_version_3_is_closed() -> None:
@@ -221,7 +221,7 @@ def test_calls_alternate_only_while_version_3_is_closed() -> None:
     assert not known.uses_v2(2)
 
 
-def test_a_life_that_spoke_version_3_once_is_of_this_release() -> None:
+def test_a_process_that_used_version_3_once_has_this_release() -> None:
     known = HandshakeVersions()
     old, new = UUID(int=1), UUID(int=2)
     assert not known.speaks_v3(2)
@@ -229,12 +229,12 @@ def test_a_life_that_spoke_version_3_once_is_of_this_release() -> None:
     assert not known.on_handshake(2, old, in_v3=False)  # reported once
     assert not known.on_handshake(2, new, in_v3=True) and known.speaks_v3(2)
     assert not known.on_handshake(2, new, in_v3=False) and known.speaks_v3(2)
-    # it went back to the release before
+    # it was downgraded to the previous release
     assert known.on_handshake(2, old, in_v3=False) and not known.speaks_v3(2)
 
 
 class ServiceOfTheReleaseBefore(RaftService):
-    """It calls in handshake version 2 only, and closes a connection at a hello of version 3."""
+    """It calls in handshake version 2 only, and closes a connection on a hello of version 3."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -252,7 +252,7 @@ class ServiceOfTheReleaseBefore(RaftService):
         return super().receive_handshake(handshake, body, correlation_id)
 
 
-async def test_nodes_of_both_releases_form_one_quorum_until_the_version_is_finalized(
+async def test_nodes_of_both_releases_form_a_quorum_before_finalization(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")

@@ -1,4 +1,4 @@
-"""What a voter with an empty log does, and what it does not: message by message."""
+"""What a voter with an empty log does, and what it does not do: message by message."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from mqd.raft.codec import RecoveryQuery, RecoveryReply, RequestVote, Vote
 from mqd.raft.node import RaftNode
 from mqd.raft.voter_recovery import VoterRecovery
 from mqd.raft.voters import VoterSet
-from tests.raft.directed import Ours, led, said
+from tests.raft.directed import Ours, led, sent_messages
 
 THREE = VoterSet(1, frozenset({1, 2, 3}))
 
 
 class Guarded(Ours):
-    """Voters that start from nothing are not taken for ones that have forgotten nothing."""
+    """Voters that start from nothing do not count as voters that have lost nothing."""
 
     intact = False
 
 
 class _Forgetful(RaftNode):
-    """Ours without the guard: an empty journal votes."""
+    """RaftNode without the guard: an empty journal votes."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -60,16 +60,16 @@ def test_the_first_formation_waits_for_all_voters() -> None:
     ours.exchange([1, 2, 3], 3)
     assert [ours.nodes[i].not_voting_reason for i in ours.ids] == [None] * 3
     for i in ours.ids:
-        ours.start(i)  # and it is remembered
+        ours.start(i)  # and this is stored
         assert ours.nodes[i].not_voting_reason is None
 
 
-def test_half_of_the_voters_do_not_wait_for_the_other_half_for_ever() -> None:
+def test_half_of_the_voters_do_not_wait_forever_for_the_other_half() -> None:
     ours = Guarded(4)
     for i in ours.ids:
         ours.connect(i, *[other for other in ours.ids if other != i])
-    # 3 and 4 hear everybody; 1 and 2 hear of them that they are voters now, before they hear each
-    # other
+    # 3 and 4 receive messages from all nodes; 1 and 2 learn from them that they are voters, before
+    # they connect to each other
     for _ in range(3):
         ours.exchange([1, 3, 4], 1)
         ours.exchange([2, 3, 4], 1)
@@ -81,8 +81,8 @@ def test_half_of_the_voters_do_not_wait_for_the_other_half_for_ever() -> None:
 
 
 def wiped_voter_elects(ours: Ours) -> bool:
-    """2 holds a committed entry with the leader, is wiped, and the leader is gone: does 3,
-    which lacks the entry, become leader?
+    """2 holds a committed entry together with the leader, is wiped, and the leader is gone. Returns
+    whether 3, which lacks the entry, becomes leader.
     """
     ours.elect(1, [2, 3])
     ours.exchange(ours.ids)
@@ -95,7 +95,7 @@ def wiped_voter_elects(ours: Ours) -> bool:
     return ours.leads(3)
 
 
-def test_a_wiped_voter_does_not_help_to_elect_a_node_that_lacks_a_committed_entry(
+def test_a_wiped_voter_elects_no_node_that_lacks_a_committed_entry(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ours = formed_three()
@@ -114,8 +114,8 @@ def test_a_wiped_voter_does_not_help_to_elect_a_node_that_lacks_a_committed_entr
     assert wiped_voter_elects(unguarded)  # and KEPT is lost
 
 
-def test_a_wiped_voter_does_not_follow_a_leader_that_was_left_behind() -> None:
-    """It made 3 leader of a later term; 1, which leads the earlier one, must not get its
+def test_a_wiped_voter_does_not_follow_a_stale_leader() -> None:
+    """It made 3 leader of a later term; 1, which leads the earlier term, must not get its
     acknowledgements.
     """
     ours = formed_three()
@@ -141,18 +141,18 @@ def test_a_wiped_voter_has_no_second_vote_in_a_term() -> None:
     ours.connect(2, 1, 3)
     ours.force_election(1)
     (asked,) = [message for message in ours.take(1, 2) if ours.is_vote_request(message)]
-    ours.deliver(1, 2, asked)  # 2 votes for 1 in term 1; its answer is under way
-    assert said(ours, 2, 1) == [Vote(1)]
+    ours.deliver(1, 2, asked)  # 2 votes for 1 in term 1; its response is under way
+    assert sent_messages(ours, 2, 1) == [Vote(1)]
     wipe(ours, 2)
-    ours.exchange([2, 1, 3], 2)  # all logs but 1's are empty; nobody leads
+    ours.exchange([2, 1, 3], 2)  # all logs but 1's are empty; there is no leader
     index, last_term = ours.log(2)[-1]
     ours.deliver(3, 2, RequestVote(1, index, last_term))
-    assert said(ours, 2, 3) == []
+    assert sent_messages(ours, 2, 3) == []
 
 
-def test_an_old_vote_of_a_wiped_voter_and_its_new_one_elect_no_two_leaders() -> None:
-    """Of five voters, 1 stands in term 2 and has the vote of 2. Its other requests are under way
-    for long. 2 is wiped, asks three of the four others, of which none knows term 2, and becomes a
+def test_the_old_and_new_votes_of_a_wiped_voter_elect_one_leader() -> None:
+    """Of five voters, 1 stands in term 2 and has the vote of 2. Its other requests are delayed. 2
+    is wiped, queries three of the four other voters, none of which has seen term 2, and becomes a
     voter again.
     """
     ours = Guarded(5)
@@ -195,15 +195,16 @@ def test_old_responses_and_unknown_nodes_prove_nothing() -> None:
     recovery.on_reply(9, RecoveryReply(4, 5, 1, True, THREE))
     assert recovery.first_formation(1) is None and recovery.may_follow() is None
     recovery.on_reply(3, RecoveryReply(7, 5, 9, False, THREE))
-    # it has forgotten, too
+    # it was wiped, too
     assert recovery.first_formation(1) is None and recovery.may_follow() is None
     recovery.on_reply(3, RecoveryReply(7, 5, 9, True, THREE))
     assert recovery.may_follow() == 7
 
 
-def test_a_voter_by_the_log_counts_although_the_peers_file_has_removed_it() -> None:
+def test_a_voter_of_the_log_counts_without_being_in_the_peers_file() -> None:
     """Node 3 was restarted with voters {2, 3} before its recovery was complete, while the log still
-    has {1, 2, 3}."""
+    has {1, 2, 3}.
+    """
     recovery = VoterRecovery(3, {2, 3}, nonce=5)
     recovery.on_reply(2, RecoveryReply(4, 5, 9, True, THREE))
     assert recovery.may_follow() is None
@@ -213,21 +214,19 @@ def test_a_voter_by_the_log_counts_although_the_peers_file_has_removed_it() -> N
 
 
 @pytest.mark.parametrize(("voters", "needed"), [(2, 1), (3, 2), (4, 2), (5, 3), (7, 4)])
-def test_so_many_must_remember_that_every_old_majority_has_one_of_them(
-    voters: int, needed: int
-) -> None:
+def test_every_old_majority_has_a_voter_that_testifies(voters: int, needed: int) -> None:
     recovery = VoterRecovery(1, range(1, voters + 1), nonce=0)
-    for told in range(2, voters + 1):
-        assert (recovery.may_follow() is not None) == (told - 2 >= needed)
+    for reported in range(2, voters + 1):
+        assert (recovery.may_follow() is not None) == (reported - 2 >= needed)
         recovery.on_reply(
-            told, RecoveryReply(1, 0, 9, True, VoterSet(1, frozenset(range(1, voters + 1))))
+            reported, RecoveryReply(1, 0, 9, True, VoterSet(1, frozenset(range(1, voters + 1))))
         )
     majority = voters // 2 + 1
-    # a majority with this voter has more others than did not testify
+    # a majority with this voter contains more voters that did not testify
     assert (voters - 1 - needed) < majority - 1
 
 
-def test_a_directory_of_the_first_release_is_no_new_voter() -> None:
+def test_a_directory_of_the_first_release_is_not_a_new_voter() -> None:
     ours = Ours(3)
     content = ours.disks[1].files[Path("raft/quorum-state")]
     assert b'"formed": false' in content.data or ours.journals[1].intact
@@ -243,10 +242,12 @@ def test_a_directory_of_the_first_release_is_no_new_voter() -> None:
     assert state.intact and state.vote == 2
 
 
-def test_an_inquiry_makes_the_leader_forget_what_that_voter_acknowledged() -> None:
+def test_a_recovery_query_resets_the_acknowledgements_of_that_voter() -> None:
     ours = led()
     assert {status.match_index for status in ours.nodes[1].peers()} == {ours.log(1)[-1][0]}
     ours.take(1)
     ours.deliver(2, 1, RecoveryQuery(0, 77))
-    assert said(ours, 1, 2) == [RecoveryReply(ours.term(1), 77, ours.log(1)[-1][0], True, THREE)]
+    assert sent_messages(ours, 1, 2) == [
+        RecoveryReply(ours.term(1), 77, ours.log(1)[-1][0], True, THREE)
+    ]
     assert [status.match_index for status in ours.nodes[1].peers()] == [0, ours.log(1)[-1][0]]

@@ -1,5 +1,5 @@
-"""Nodes with different peers files: at most one group decides, and one voter at a time is
-added or removed.
+"""Nodes with different peers files: at most one group decides, and voters are added or removed one
+at a time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def voters(*ids: int) -> frozenset[int]:
 
 
 class Files(Ours):
-    """Each node has the voters of its own peers file; new ones start from nothing."""
+    """Each node has the voters of its own peers file; new nodes start from nothing."""
 
     intact = False
 
@@ -51,7 +51,7 @@ class Files(Ours):
         return disagreement(a, self.nodes[a].voter_view, b, self.nodes[b].voter_view)
 
     def meet(self, among: list[int]) -> None:
-        """Connect all that do not refuse each other."""
+        """Connect all nodes that do not refuse each other."""
         for i in among:
             for other in among:
                 if i != other and self.refusal(i, other) is None:
@@ -96,8 +96,8 @@ def formed(nodes: int, file: frozenset[int]) -> Files:
 
 
 def test_two_groups_with_different_files_never_both_decide() -> None:
-    """Five voters; two of them restart with a file that names three of them, and are cut
-    off from the others.
+    """Five voters; two of them restart with a file that names three of them, and are cut off from
+    the others.
     """
     ours = formed(5, voters(1, 2, 3, 4, 5))
     left, right = [1, 2], [3, 4, 5]
@@ -138,8 +138,8 @@ def test_two_groups_with_different_files_never_both_decide() -> None:
 def test_one_voter_is_added_and_removed_node_by_node(
     old: tuple[int, ...], new: tuple[int, ...], manual: bool
 ) -> None:
-    """`manual`: the new voter restarts first and the removed one last; else the other way
-    round, which only takes longer.
+    """`manual`: the new voter restarts first and the removed one last; otherwise in the opposite
+    order, which only takes longer.
     """
     everyone, one = len(new), new[-1]
     ours = formed(everyone, voters(*old))
@@ -177,7 +177,7 @@ def test_a_file_that_names_two_more_voters_is_reported_and_ignored() -> None:
     )
 
 
-def test_a_set_that_is_not_committed_is_taken_back_with_its_entry() -> None:
+def test_an_uncommitted_set_is_removed_with_its_entry() -> None:
     ours = formed(4, voters(1, 2, 3))
     (leader,) = ours.leaders(ours.ids)
     others = [i for i in (1, 2, 3) if i != leader]
@@ -209,7 +209,7 @@ class ChangesBeforeItsOwnEntry(RaftNode):
 def two_leaders_change_the_same_set(ours: Files) -> set[int]:
     """The example that led to Ongaro's correction of 2015.
 
-    Returns the voters by whose log each of the two changes is committed.
+    Returns the voter sets in whose logs each of the two changes is committed.
     """
     (first,) = ours.leaders(ours.ids)
     second, third, fourth = (i for i in (1, 2, 3, 4) if i != first)
@@ -218,14 +218,14 @@ def two_leaders_change_the_same_set(ours: Files) -> set[int]:
         ours.nodes[i]._members.configured = five
     for other in (second, third, 5):
         ours.nodes[first].peer_configured(other, five)
-    ours.exchange([first, 5], 3)  # the first leader adds 5, which alone learns of it
+    ours.exchange([first, 5], 3)  # the first leader adds 5, which is the only node that receives it
     assert ours.nodes[5].voters == five
     ours.advance(2.0)
     ours.elect(second, [third, fourth])
     ours.nodes[second]._members.configured = smaller = voters(second, third, fourth)
     for other in (third, fourth):
         ours.nodes[second].peer_configured(other, smaller)
-    # the second leader removes the first one; the fourth learns nothing of that
+    # the second leader removes the first one; the fourth receives nothing of that
     ours.exchange([second, third], 6)
     for _ in range(60):
         ours.exchange([first, fourth, 5], 1)
@@ -241,7 +241,7 @@ def test_a_leader_changes_the_set_only_after_an_entry_of_its_own_term() -> None:
     ours = formed(5, voters(1, 2, 3, 4))
     for i in ours.ids:
         ours.nodes[i].__class__ = ChangesBeforeItsOwnEntry
-    assert two_leaders_change_the_same_set(ours) == {2, 5}, "without the rule, both"
+    assert two_leaders_change_the_same_set(ours) == {2, 5}, "without the rule, both are committed"
 
 
 def test_the_set_survives_a_snapshot_and_a_restart_with_another_file() -> None:
@@ -262,8 +262,8 @@ def test_the_set_survives_a_snapshot_and_a_restart_with_another_file() -> None:
     assert not ours.leads(3)
 
 
-def test_a_file_that_changes_before_the_first_decision_does_not_make_a_second_cluster() -> None:
-    """All five have met; two get another file before they have formed."""
+def test_a_file_change_before_the_first_entry_forms_no_second_cluster() -> None:
+    """All five have connected; two get another file before they have formed."""
     ours = Files(5, voters(1, 2, 3, 4, 5))
     ours.exchange(ours.ids, 2)
     for i in (1, 2):
@@ -275,7 +275,7 @@ def test_a_file_that_changes_before_the_first_decision_does_not_make_a_second_cl
 
 
 def test_remaining_voters_decide_when_an_operator_forces_their_set() -> None:
-    """Three of five are lost for good."""
+    """Three of five are permanently lost."""
     ours = formed(5, voters(1, 2, 3, 4, 5))
     left = [1, 2]
     for i in left:
@@ -307,7 +307,7 @@ def test_remaining_voters_decide_when_an_operator_forces_their_set() -> None:
     assert ours.values(3) == ["before", "after"]
 
 
-def test_a_recovery_reply_with_a_wrong_peers_file_does_not_prevent_following() -> None:
+def test_a_recovery_reply_with_a_wrong_peers_file_allows_following() -> None:
     ours = formed(4, voters(1, 2, 3))
     ours.journals[4].close()
     ours.disks[4].files.clear()
@@ -344,12 +344,12 @@ def test_next_set() -> None:
 
     assert after() == VoterSet(2, four)
     assert after(recorded=False, current=VoterSet(0, three)) == VoterSet(1, three), (
-        "the first one records what is in force"
+        "the first one records the set in force"
     )
     assert after(committed=False) is None
     assert after(three) is None
     assert after(voters(1, 2, 3, 4, 5)) is None
-    assert after(configured_by_peer={4: four}) is None, "1 and 4 are no majority of either set"
+    assert after(configured_by_peer={4: four}) is None, "1 and 4 are not a majority of either set"
     assert after(configured_by_peer={2: four, 3: four}) is None, "4 does not vote by its own file"
     assert after(caught_up=voters()) is None
     assert after(recovering=voters(4)) is None, "4 does not vote yet"
@@ -367,7 +367,7 @@ def test_next_set() -> None:
     )
 
 
-def test_what_a_change_waits_for() -> None:
+def test_a_change_waits_for_its_conditions() -> None:
     current, four = VoterSet(1, THREE), FOUR
 
     def found(files: dict[int, frozenset[int]], caught_up: frozenset[int] = FOUR) -> str | None:
@@ -390,9 +390,10 @@ def test_what_a_change_waits_for() -> None:
 
 
 @pytest.mark.parametrize("seed", [29, 33, 35])
-def test_a_voter_set_never_needs_the_vote_of_a_node_that_is_still_in_recovery(seed: int) -> None:
+def test_a_voter_set_never_needs_the_vote_of_a_node_in_recovery(seed: int) -> None:
     """The leader of one voter added a second one before that one voted. After a restart of both,
-    neither could be elected, for good."""
+    neither could be elected any more.
+    """
     World(seed, nodes=3, observers=2, changes=True).run()
 
 
@@ -456,7 +457,7 @@ def test_voter_sets_as_bytes() -> None:
             decode_set(encode_set(VoterSet(1, frozenset(range(size)))))
 
 
-def test_what_one_step_can_do() -> None:
+def test_one_step_changes_one_voter() -> None:
     assert unreachable_by_one_step(FOUR, VoterSet(1, THREE)) is None
     assert "one voter at a time" in (
         unreachable_by_one_step(voters(1, 4), VoterSet(1, THREE)) or ""
@@ -475,7 +476,7 @@ class FollowsItsFile(RaftNode):
 
 
 class SkipsTheAgreement(World):
-    """Nodes with any files talk."""
+    """Nodes with any files connect."""
 
     talk_always = True
 
@@ -487,11 +488,11 @@ def test_voters_change_one_at_a_time_under_cuts() -> None:
     assert sets > 5
 
 
-def test_without_the_refusals_the_log_alone_keeps_it_safe() -> None:
+def test_the_log_alone_is_safe_without_the_refusals() -> None:
     SkipsTheAgreement(1, nodes=3, observers=2, seconds=15.0, changes=True, fault_every=0.5).run()
 
 
-def test_the_simulation_notices_nodes_that_follow_their_files() -> None:
+def test_the_simulation_detects_nodes_that_follow_their_files() -> None:
     broken = 0
     for seed in range(4):
         try:
