@@ -1,7 +1,7 @@
-"""Drives one shard of a coordinator as the runtime does, without Trio: decisions are carried out at
-once, everything is committed at once.
+"""Drives one shard of a coordinator as the runtime does, without Trio: decisions are carried out
+and committed at once.
 
-`fail_over` puts a fresh shard in its place that has read the same log, as the next leader would.
+`fail_over` replaces it with a new shard that has read the same log, like the next leader's.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Outcome = Mapping[str, Any] | MqError
 
 
 class Harness(Generic[ShardT]):
-    """`answers` holds what each ticket was told, `effects` what was wanted, `log` what was
-    written.
+    """`answers` holds the response of each ticket, `effects` the requested effects, `log` the
+    records.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class Harness(Generic[ShardT]):
         self.answers: dict[Ticket, Outcome] = {}
         self.waiting: set[Ticket] = set()
         self.askers: tuple[Ticket, ...] = ()
-        """Whose call is being carried out."""
+        """The ticket of the current call."""
         self.effects: list[Hashable] = []
         self.carry_out(self.shard.on_loaded(self.now))
 
-    # -- asking
+    # -- requests
 
     def ask(
         self,
@@ -63,7 +63,7 @@ class Harness(Generic[ShardT]):
         client_host: str = "/10.0.0.1",
         **more: Any,
     ) -> Ticket:
-        """Give the shard a request, as it would come off the wire; returns its ticket."""
+        """Give the shard a request, as if from the network. Returns its ticket."""
         declared = apis.by_name(api)
         body = declared.encode_request(version, request)
         decoded = declared.decode_request(version, memoryview(body), 0)
@@ -84,11 +84,11 @@ class Harness(Generic[ShardT]):
         return ticket
 
     def call(self, api: str, version: int, request: Mapping[str, Any], **more: Any) -> Any:
-        """As `ask`, of what is answered at once. Raises the MqError that it was refused with."""
+        """Like `ask`, for requests that get a response at once. Raises the MqError of a refusal."""
         return self.answer(self.ask(api, version, request, **more))
 
     def answer(self, ticket: Ticket) -> Any:
-        assert ticket in self.answers, "not answered yet"
+        assert ticket in self.answers, "no response yet"
         outcome = self.answers[ticket]
         if isinstance(outcome, MqError):
             raise outcome
@@ -105,18 +105,18 @@ class Harness(Generic[ShardT]):
         self.effects.extend(decision.effects)
 
     def _answer(self, ticket: Ticket, outcome: Outcome) -> None:
-        assert ticket not in self.answers, f"ticket {ticket} is answered twice"
+        assert ticket not in self.answers, f"ticket {ticket} has two responses"
         if ticket in self.waiting:
             self.waiting.remove(ticket)
             self.answers[ticket] = outcome
 
     def mark(self, producer: Producer, committed: bool) -> None:
-        """A marker comes into the log."""
+        """Append a marker to the log."""
         self.log.append((committed, producer))
         self.shard.replay_end(producer, committed)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass; the shard is woken at each of its deadlines on the way."""
+        """Advance time; the shard is called at each of its deadlines on the way."""
         until = self.now.seconds + seconds
         while (deadline := self.shard.next_deadline()) is not None and deadline <= until:
             self._move_to(max(deadline, self.now.seconds))
@@ -131,7 +131,7 @@ class Harness(Generic[ShardT]):
         self.carry_out(self.shard.on_metadata(self.now))
 
     def fail_over(self) -> None:
-        """The next leader: it has the log and nothing else. Whoever waits is sent away."""
+        """The next leader: it has only the log. All waiting requests get an error."""
         for ticket in sorted(self.waiting):
             self._answer(ticket, MqError(ErrorCode.NOT_COORDINATOR))
         self.shard = self.read_again()
@@ -139,7 +139,7 @@ class Harness(Generic[ShardT]):
         self.carry_out(self.shard.on_loaded(self.now))
 
     def read_again(self) -> ShardT:
-        """A shard that has read the log, and has decided nothing yet."""
+        """A shard that has read the log, and has not decided anything yet."""
         shard = self._make_shard()
         for entry, producer in self.log:
             if isinstance(entry, bool):

@@ -1,5 +1,5 @@
-"""What a coordinator remembers has a bound: growth beyond it is refused, by kind, and
-whatever a log holds is loaded.
+"""The memory of a coordinator has a limit: growth beyond it is refused, by kind, and a log of any
+size is loaded.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Groups(Harness[GroupShard]):
         return fresh._exact_bytes() + fresh._count_bytes()
 
 
-def test_new_groups_are_refused_when_the_shard_is_full_and_old_ones_commit_on() -> None:
+def test_a_full_shard_refuses_new_groups_and_accepts_commits_of_old_ones() -> None:
     groups = Groups(256 * KIB)
     codes = [groups.commit(f"group-{number}")[0] for number in range(500)]
     made = codes.index(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
@@ -115,7 +115,7 @@ def test_new_groups_are_refused_when_the_shard_is_full_and_old_ones_commit_on() 
     assert groups.commit("another") == [ErrorCode.INVALID_COMMIT_OFFSET_SIZE]
 
 
-def test_what_goes_makes_room() -> None:
+def test_deletions_make_room() -> None:
     groups = Groups(64 * KIB)
     empty = groups.used
     while groups.commit(f"group-{len(groups.shard.groups)}") == [ErrorCode.NONE]:
@@ -138,12 +138,12 @@ def test_offsets_and_their_metadata_count() -> None:
     assert groups.used <= groups.share and groups.recounted() == groups.used
 
 
-def test_offsets_of_transactions_count_while_they_wait_and_are_tried_again() -> None:
+def test_pending_offsets_of_transactions_count_and_may_be_retried() -> None:
     groups = Groups(100 * KIB)
     codes = groups.commit("g", *range(1_000), producer=7)
     waiting = codes.count(ErrorCode.NONE)
     assert 50 < waiting < 120 and set(codes[waiting:]) == {FULL}, (
-        "with another code the producer would be of no use any more"
+        "with another code the producer would be unusable"
     )
     assert groups.recounted() == groups.used
     groups.mark(Producer(7, 0), True)
@@ -151,7 +151,7 @@ def test_offsets_of_transactions_count_while_they_wait_and_are_tried_again() -> 
     assert groups.commit("g", *range(waiting, waiting + 10), producer=7) == [ErrorCode.NONE] * 10
 
 
-def test_a_log_beyond_the_bound_is_loaded_and_only_growth_is_refused() -> None:
+def test_an_oversized_log_is_loaded_and_only_growth_is_refused() -> None:
     groups = Groups(MIB)
     for number in range(100):
         groups.commit(f"group-{number}", 0, 1)
@@ -231,7 +231,7 @@ def subscribe(groups: Groups, group_id: str, *topics: str) -> Any:
     return beat(groups, group_id, f"member-of-{group_id}", 0, **wanted)
 
 
-def test_what_consumer_groups_are_assigned_counts() -> None:
+def test_assignments_of_consumer_groups_count() -> None:
     groups = Groups(2 * MIB)
     made = 0
     with pytest.raises(MqError) as refused:
@@ -243,7 +243,7 @@ def test_what_consumer_groups_are_assigned_counts() -> None:
     assert subscribe(groups, "small", "not-there")["member_epoch"] > 0
 
 
-def test_a_topic_that_grows_does_not_send_the_members_of_a_full_shard_away() -> None:
+def test_a_growing_topic_removes_no_members_of_a_full_shard() -> None:
     groups = Groups(200 * KIB, {"t": 1})
     answers = [subscribe(groups, f"group-{number}", "t") for number in range(20)]
     groups.topics.grow("t", 1_000)
@@ -251,7 +251,9 @@ def test_a_topic_that_grows_does_not_send_the_members_of_a_full_shard_away() -> 
     groups.advance(1.1)
     for number, answer in enumerate(answers):
         again = beat(groups, f"group-{number}", f"member-of-group-{number}", answer["member_epoch"])
-        assert again["member_epoch"] == answer["member_epoch"], "no room: as it was"
+        assert again["member_epoch"] == answer["member_epoch"], (
+            "no room: the assignment is unchanged"
+        )
     groups.share = 20 * MIB
     groups.advance(1.1)
     grown = beat(groups, "group-0", "member-of-group-0", answers[0]["member_epoch"])
@@ -306,14 +308,14 @@ def test_transactional_ids_are_bounded() -> None:
     assert refused.value.code is FULL and 40 < made < 70
     used = transactions.shard.account.usage().used
     assert used <= transactions.share
-    assert transactions.init("id-0").producer_epoch == 1, "who is known may come again"
+    assert transactions.init("id-0").producer_epoch == 1, "a known id may initialize again"
     transactions.fail_over()
     assert transactions.shard.account.usage().used == used
     with pytest.raises(MqError):
         transactions.init("another")
 
 
-def test_partitions_of_transactions_are_bounded_and_go_with_the_id() -> None:
+def test_partitions_of_transactions_are_bounded_and_freed_with_the_id() -> None:
     transactions = Transactions(64 * KIB)
     producer = transactions.init("a")
     partitions = tuple(TopicPartition("t", number) for number in range(1_000))
@@ -326,7 +328,7 @@ def test_partitions_of_transactions_are_bounded_and_go_with_the_id() -> None:
     assert transactions.shard.account.usage().used == 0
 
 
-# -- the weights are true
+# -- the weights are accurate
 
 
 OWN = UUID(int=9)
@@ -495,9 +497,9 @@ KINDS: dict[str, tuple[Callable[[], Any], Callable[[], Iterable[CoordinatorRecor
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_counted_is_what_it_takes(kind: str) -> None:
-    """Bytes as Python's allocator counts them; every record comes from the log, so that its
-    texts are its own.
+def test_counted_bytes_match_allocated_bytes(kind: str) -> None:
+    """Bytes as Python's allocator counts them; every record comes from the log, so that it has
+    strings of its own.
     """
     make_shard, records, producer = KINDS[kind]
     log = [
@@ -535,14 +537,14 @@ def test_an_estimate_is_recounted_when_the_bound_is_reached() -> None:
     account.reserve(800)
     with pytest.raises(MqError) as refused:
         account.make_room(500, "x", now.seconds)
-    assert refused.value.code is FULL, "it was counted a moment ago"
+    assert refused.value.code is FULL, "it was just counted"
     account.make_room(500, "x", 12.0)
     counted[0] = 700
     account.was_loaded()
     assert account.available(0, 14.0) == 200
 
 
-def test_a_shard_that_fills_up_is_reported_once_a_threshold(
+def test_a_filling_shard_is_reported_once_per_threshold(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     groups = Groups(100 * KIB)
@@ -554,7 +556,7 @@ def test_a_shard_that_fills_up_is_reported_once_a_threshold(
     assert len(lines) == 3 and "share=5" in lines[0] and "share=9" in lines[2]
 
 
-def test_the_store_counts_what_is_in_it() -> None:
+def test_the_store_counts_its_contents() -> None:
     store = OffsetStore()
     key, other = OffsetCommitKey("g", "t", 0), OffsetCommitKey("g", "t", 1)
     store.put(key, OffsetCommit(1, metadata="abc"), None)
@@ -572,7 +574,7 @@ def test_the_store_counts_what_is_in_it() -> None:
     assert store.bytes == 0
 
 
-def test_a_transaction_weighs_what_its_partitions_weigh() -> None:
+def test_a_transaction_weighs_as_much_as_its_partitions() -> None:
     assert weight("a", None) == 0
     one = Transaction(1, 0, 1, ONGOING, (TopicPartition("t", 0),))
     assert (

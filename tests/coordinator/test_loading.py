@@ -1,4 +1,6 @@
-"""What a shard of groups and a shard of transactions do with a log that they cannot read whole."""
+"""What a shard of groups and a shard of transactions do with a log that they cannot read
+completely.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,7 @@ def test_unknown_kinds_and_versions_are_skipped(
 
 
 @BOTH
-def test_a_damaged_batch_is_skipped_from_there_on(
+def test_a_damaged_batch_is_skipped_from_the_damage_on(
     make: Callable[[], Shard], record: Callable[[str], CoordinatorRecord]
 ) -> None:
     batch = build_batch([record("a"), record("b"), record("c")], timestamp=1)
@@ -112,7 +114,7 @@ def test_any_other_exception_in_replay_is_a_bug_and_is_raised(
     assert raised.value.__notes__ == ["in the replay of the record at offset 0"]
 
 
-def test_a_group_whose_log_contradicts_itself_is_not_skipped() -> None:
+def test_a_group_with_an_inconsistent_log_is_not_skipped() -> None:
     rows = [
         group("a"),
         encode_group(ConsumerGroupMetadataKey("a"), ConsumerGroupMetadata(4)),

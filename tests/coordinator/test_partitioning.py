@@ -10,7 +10,7 @@ import pytest
 from mqd.coordinator.partitioning import partition_for
 
 PARTITIONS = 1 << 31
-"""More than any hash: the partition is the hash."""
+"""More partitions than hash values: the partition is the hash."""
 LONG_CHARS = 32_767
 LONG_SECONDS_MAX = 0.001
 TRIES = 5
@@ -28,11 +28,11 @@ def looped(key: str) -> int:
     ("key", "expected"),
     [("", 0), ("a", 97), ("hello", 99162322), ("polygenelubricants", 0), ("\U0001f600", 1772899)],
 )
-def test_names_whose_hash_java_gives(key: str, expected: int) -> None:
+def test_hashes_equal_java_s_examples(key: str, expected: int) -> None:
     assert partition_for(key, PARTITIONS) == expected
 
 
-def test_names_of_every_length() -> None:
+def test_hashes_of_names_of_every_length() -> None:
     chosen = random.Random(1)
     for length in (*range(70), 127, 128, 129, 4_000, 4_095, 4_096, 4_097, LONG_CHARS):
         for alphabet in ("\uffff", "az0-._", "\x00\xe9\uffff\U0001f600"):
@@ -40,8 +40,8 @@ def test_names_of_every_length() -> None:
             assert partition_for(key, PARTITIONS) == looped(key), (length, alphabet)
 
 
-def test_a_name_of_the_longest_kind_takes_less_than_a_millisecond() -> None:
-    """Each request of a client for a group hashes its name."""
+def test_the_longest_name_takes_less_than_a_millisecond() -> None:
+    """Each group request of a client hashes the group's name."""
     tried = []
     for _ in range(TRIES):
         began = time.thread_time()

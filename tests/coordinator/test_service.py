@@ -1,5 +1,5 @@
-"""The runtime of coordinators on a real log: a shard's decisions are in the log before
-anybody hears of them, and its state is the log.
+"""The runtime of coordinators on a real log: a shard's decisions are in the log before any client
+gets a response, and its state is the log.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TOPIC = "__consumer_offsets"
 
 
 class Registers:
-    """A shard that keeps a value for each key; with what a test wants to see of its life."""
+    """A shard that keeps a value for each key, and records the events that a test checks."""
 
     def __init__(self) -> None:
         self.account = unbounded()
@@ -151,9 +151,9 @@ class Runtime(Replicas):
         self.ports.on_role_changed = self.coordinator.role_changed
 
         self.refused: bytes | None = None
-        """A key of a record that no shard can decode any more."""
+        """The key of a record that no shard can decode any more."""
         self.breaks: dict[int, bytes] = {}
-        """By partition: a key of a record whose replay raises an exception."""
+        """By partition: the key of a record whose replay raises an exception."""
         self.refuses_life = False
 
     def make_shard(self, index: int) -> Registers:
@@ -171,12 +171,12 @@ class Runtime(Replicas):
         return self.held(TOPIC, epoch=epoch, **options)
 
     async def loaded(self) -> None:
-        """Whatever is led here is ready; a thread reads its log."""
+        """Wait until every shard led here is ready; a thread reads its log."""
         with trio.fail_after(10):
             await self.shard.is_loaded.wait()
 
     async def loaded_with(self, values: Mapping[bytes, bytes]) -> None:
-        """As `loaded`, of whichever shard gets there."""
+        """Like `loaded`, for the shard that is ready."""
         await wait_until(lambda: self.shard.loaded and self.shard.values == values)
 
     async def ask(self, *op: Any, index: int = 0) -> Mapping[str, Any]:
@@ -209,7 +209,7 @@ def test_keys_are_spread_as_apache_kafka_spreads_them() -> None:
     ] == [0, 47, 12, 0, 23, 49]
 
 
-async def test_what_was_put_is_in_the_log_and_is_read_back_by_the_next_leader(
+async def test_written_values_are_in_the_log_and_read_by_the_next_leader(
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path) as (runtime, _):
@@ -226,7 +226,7 @@ async def test_what_was_put_is_in_the_log_and_is_read_back_by_the_next_leader(
         assert [shard.loaded for shard in runtime.shards] == [1, 1]
 
 
-async def test_uncommitted_state_is_returned_to_no_client_not_even_to_reads(
+async def test_uncommitted_state_is_not_returned_even_to_reads(
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path) as (runtime, nursery):
@@ -249,7 +249,7 @@ async def test_uncommitted_state_is_returned_to_no_client_not_even_to_reads(
         assert runtime.performed == [(0, 0, "put b'k'")]
 
 
-async def test_a_refusal_waits_as_well_until_what_it_rests_on_is_committed(tmp_path: Path) -> None:
+async def test_a_refusal_waits_until_the_state_behind_it_is_committed(tmp_path: Path) -> None:
     async with running(tmp_path) as (runtime, nursery):
         partition = runtime.lead(replicas=(ME, TWO))
         await wait_all_tasks_blocked()
@@ -267,11 +267,11 @@ async def test_a_refusal_waits_as_well_until_what_it_rests_on_is_committed(tmp_p
         await wait_all_tasks_blocked()
         assert heard == [ErrorCode.INVALID_GROUP_ID]
         assert await code_of(runtime, "refuse") is ErrorCode.INVALID_GROUP_ID, (
-            "at once, where there is nothing to wait for"
+            "at once, when nothing is uncommitted"
         )
 
 
-async def test_a_deposed_coordinator_gives_no_refusal_that_rests_on_what_was_never_committed(
+async def test_a_deposed_coordinator_sends_no_refusal_from_uncommitted_state(
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path) as (runtime, nursery):
@@ -290,7 +290,7 @@ async def test_a_deposed_coordinator_gives_no_refusal_that_rests_on_what_was_nev
         assert heard == [ErrorCode.NOT_COORDINATOR] * 2
 
 
-async def test_a_response_that_waits_too_long_is_a_timeout_and_the_effect_follows_the_commit(
+async def test_a_late_commit_times_out_and_its_effect_follows_the_commit(
     tmp_path: Path, autojump_clock: Any
 ) -> None:
     async with running(tmp_path) as (runtime, _):
@@ -303,7 +303,7 @@ async def test_a_response_that_waits_too_long_is_a_timeout_and_the_effect_follow
         assert runtime.performed == [(0, 0, "put b'k'")]
 
 
-async def test_the_effect_comes_with_the_commit_however_far_away_the_next_deadline_is(
+async def test_the_effect_follows_the_commit_before_any_deadline(
     tmp_path: Path, autojump_clock: Any
 ) -> None:
     async with running(tmp_path) as (runtime, _):
@@ -318,7 +318,7 @@ async def test_the_effect_comes_with_the_commit_however_far_away_the_next_deadli
         assert runtime.performed == [(0, 0, "put b'k'")]
 
 
-async def test_no_coordinator_has_a_shard_that_another_leads(tmp_path: Path) -> None:
+async def test_no_coordinator_has_the_shard_of_another_leader(tmp_path: Path) -> None:
     async with running(tmp_path) as (runtime, _):
         runtime.lead(1)
         assert runtime.coordinator.holds(0, 1)
@@ -344,7 +344,7 @@ async def test_waiters_get_an_error_when_another_leads(tmp_path: Path) -> None:
         assert codes == [ErrorCode.NOT_COORDINATOR] * 2
 
 
-async def test_records_that_cannot_be_decoded_are_skipped_and_nothing_else_is(
+async def test_only_records_that_cannot_be_decoded_are_skipped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(tmp_path) as (runtime, _):
@@ -365,7 +365,7 @@ async def test_records_that_cannot_be_decoded_are_skipped_and_nothing_else_is(
     )
 
 
-async def test_a_shard_whose_replay_has_a_bug_is_not_served_and_the_others_are(
+async def test_a_bug_in_replay_takes_down_only_its_shard(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mqd.coordinator.loader.RELOAD_AFTER_BUG_SECONDS", 0.05)
@@ -383,7 +383,7 @@ async def test_a_shard_whose_replay_has_a_bug_is_not_served_and_the_others_are(
             assert await code_of(runtime, *op) is ErrorCode.COORDINATOR_NOT_AVAILABLE
         await wait_until(lambda: [s.loaded for s in runtime.shards].count(1) == 3)
         assert await runtime.ask("get", b"b", index=1) == {"value": b"1"}
-        # while it is tried again
+        # while it is retried
         assert await code_of(runtime, "get", b"a") is ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert b"a" not in runtime.shards[-1].values or not runtime.shards[-1].loaded
         runtime.breaks.clear()
@@ -399,7 +399,7 @@ async def test_a_shard_whose_replay_has_a_bug_is_not_served_and_the_others_are(
     assert first.exc_info[1].__notes__ == ["in the replay of the record at offset 1"]
 
 
-async def test_a_bug_in_live_replay_is_met_again_when_the_log_is_loaded(
+async def test_a_bug_in_live_replay_fails_the_loading_too(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(tmp_path) as (runtime, _):
@@ -412,7 +412,7 @@ async def test_a_bug_in_live_replay_is_met_again_when_the_log_is_loaded(
         assert await code_of(runtime, "get", b"k") is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-async def test_a_bug_in_the_replay_of_a_marker_costs_the_shard_its_memory(tmp_path: Path) -> None:
+async def test_a_bug_in_the_replay_of_a_marker_reloads_the_shard(tmp_path: Path) -> None:
     async with running(tmp_path) as (runtime, _):
         partition = runtime.lead(1)
         await runtime.loaded()
@@ -428,7 +428,7 @@ async def test_a_bug_in_the_replay_of_a_marker_costs_the_shard_its_memory(tmp_pa
         assert len(runtime.shards) == 2
 
 
-async def test_what_cannot_be_read_of_a_damaged_batch_is_skipped(
+async def test_the_unreadable_part_of_a_damaged_batch_is_skipped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(tmp_path) as (runtime, _):
@@ -436,7 +436,7 @@ async def test_what_cannot_be_read_of_a_damaged_batch_is_skipped(
         await runtime.loaded()
         await runtime.ask("put", b"a", b"1")
         torn = build_batch([(b"x", b"1"), (b"y", b"2")])
-        torn[-9] = 0x7F  # how long the last record is
+        torn[-9] = 0x7F  # the length of the last record
         seal(torn)
         runtime.replica.append_nowait(partition, memoryview(torn), -1, 0)
         runtime.replica.end_of_turn()
@@ -446,7 +446,7 @@ async def test_what_cannot_be_read_of_a_damaged_batch_is_skipped(
     assert "records=1 first_offset=1 reason=MqError" in caplog.text
 
 
-async def test_a_shard_that_cannot_begin_is_tried_again_with_pauses(
+async def test_a_shard_that_fails_to_load_is_retried_with_pauses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mqd.coordinator.loader.RELOAD_AFTER_BUG_SECONDS", 0.2)
@@ -454,7 +454,7 @@ async def test_a_shard_that_cannot_begin_is_tried_again_with_pauses(
         runtime.refuses_life = True
         began = trio.current_time()
         runtime.lead(1)
-        await wait_until(lambda: len(runtime.shards) >= 4)  # the fourth awaits its try
+        await wait_until(lambda: len(runtime.shards) >= 4)  # the fourth waits for its retry
         assert trio.current_time() - began >= 0.4
         assert await code_of(runtime, "get", b"k") is ErrorCode.COORDINATOR_NOT_AVAILABLE
         runtime.refuses_life = False
@@ -506,7 +506,7 @@ async def test_a_refused_append_changes_nothing(tmp_path: Path) -> None:
         assert runtime.shard.values == {}
 
 
-async def test_after_a_failed_write_the_shard_has_the_state_of_the_log(tmp_path: Path) -> None:
+async def test_a_failed_write_resets_the_shard_to_the_log(tmp_path: Path) -> None:
     disk = FaultyDisk()
     async with running(tmp_path, disk) as (runtime, _):
         runtime.lead()
@@ -520,7 +520,7 @@ async def test_after_a_failed_write_the_shard_has_the_state_of_the_log(tmp_path:
         assert len(runtime.shards) == 2
 
 
-async def test_a_bug_in_a_shard_costs_its_memory_and_not_its_records(tmp_path: Path) -> None:
+async def test_a_bug_in_a_shard_reloads_it_and_loses_no_records(tmp_path: Path) -> None:
     async with running(tmp_path) as (runtime, _):
         runtime.lead()
         await wait_all_tasks_blocked()
@@ -532,7 +532,7 @@ async def test_a_bug_in_a_shard_costs_its_memory_and_not_its_records(tmp_path: P
         assert await runtime.ask("get", b"k") == {"value": b"1"}
 
 
-async def test_what_every_shard_refuses_is_refused_without_one(tmp_path: Path) -> None:
+async def test_invalid_requests_are_refused_without_a_shard(tmp_path: Path) -> None:
     async with running(tmp_path) as (runtime, _):
         for op, code in (
             (("refuse",), ErrorCode.INVALID_GROUP_ID),
@@ -543,7 +543,7 @@ async def test_what_every_shard_refuses_is_refused_without_one(tmp_path: Path) -
             assert refused.value.code is code
 
 
-async def test_a_refusal_of_the_shard_is_the_response(tmp_path: Path) -> None:
+async def test_a_refusal_by_the_shard_is_the_response(tmp_path: Path) -> None:
     async with running(tmp_path) as (runtime, _):
         runtime.lead()
         await wait_all_tasks_blocked()
@@ -551,7 +551,7 @@ async def test_a_refusal_of_the_shard_is_the_response(tmp_path: Path) -> None:
         assert len(runtime.shards) == 1
 
 
-async def test_a_caller_that_gives_up_is_forgotten(tmp_path: Path) -> None:
+async def test_a_cancelled_caller_is_removed(tmp_path: Path) -> None:
     async with running(tmp_path) as (runtime, _):
         runtime.lead()
         await wait_all_tasks_blocked()
@@ -560,7 +560,7 @@ async def test_a_caller_that_gives_up_is_forgotten(tmp_path: Path) -> None:
         assert len(runtime.shard.forgotten) == 1
 
 
-async def test_shards_are_woken_at_their_deadlines(tmp_path: Path, autojump_clock: Any) -> None:
+async def test_shards_are_called_at_their_deadlines(tmp_path: Path, autojump_clock: Any) -> None:
     async with running(tmp_path) as (runtime, _):
         runtime.lead()
         await wait_all_tasks_blocked()
@@ -571,9 +571,7 @@ async def test_shards_are_woken_at_their_deadlines(tmp_path: Path, autojump_cloc
         assert runtime.shard.woken == [at]
 
 
-async def test_a_shard_that_was_let_go_of_while_others_decided_decides_nothing_more(
-    tmp_path: Path, autojump_clock: Any
-) -> None:
+async def test_a_released_shard_decides_nothing_more(tmp_path: Path, autojump_clock: Any) -> None:
     async with running(tmp_path) as (runtime, _):
         runtime.lead(0)
         runtime.held(TOPIC, 1, epoch=0)
@@ -583,7 +581,7 @@ async def test_a_shard_that_was_let_go_of_while_others_decided_decides_nothing_m
 
         def elected_again(now: Moment) -> CoordinatorResult:
             first.deadline = None
-            # as if it came while the loop looks at one shard after the other
+            # as if it arrived while the loop iterates over the shards
             runtime.held(TOPIC, 1, epoch=1)
             return NOTHING
 
@@ -594,7 +592,7 @@ async def test_a_shard_that_was_let_go_of_while_others_decided_decides_nothing_m
         assert len(runtime.shards) == 3 and second.woken == []
 
 
-async def test_deadlines_wait_as_long_as_clients_were_sent_away(
+async def test_deadlines_are_delayed_by_the_time_without_service(
     tmp_path: Path, autojump_clock: Any
 ) -> None:
     async with running(tmp_path) as (runtime, _):
@@ -648,7 +646,7 @@ async def test_records_of_a_transaction_count_when_its_marker_commits_them(
 async def test_offsets_of_a_prepared_transaction_are_sealed_and_wait_for_its_marker(
     tmp_path: Path,
 ) -> None:
-    """KIP-939: the epoch that wrote them writes no more, here and with the next coordinator."""
+    """KIP-939: the sealed epoch writes nothing more, here and with the next coordinator."""
     producer = Producer(7, 0)
     async with running(tmp_path) as (runtime, _):
         partition = runtime.lead(1)
@@ -671,7 +669,7 @@ async def test_offsets_of_a_prepared_transaction_are_sealed_and_wait_for_its_mar
         assert not partition.log.producers.open
 
 
-async def test_everywhere_means_every_shard_that_is_led_here(tmp_path: Path) -> None:
+async def test_everywhere_means_every_shard_led_here(tmp_path: Path) -> None:
     async with running(tmp_path) as (runtime, _):
         runtime.lead()
         runtime.lead(index=1)

@@ -222,7 +222,7 @@ def test_every_old_majority_has_a_voter_that_testifies(voters: int, needed: int)
             reported, RecoveryReply(1, 0, 9, True, VoterSet(1, frozenset(range(1, voters + 1))))
         )
     majority = voters // 2 + 1
-    # a majority with this voter contains more voters that did not testify
+    # the other voters of a majority outnumber the voters that did not testify
     assert (voters - 1 - needed) < majority - 1
 
 

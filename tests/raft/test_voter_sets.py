@@ -209,7 +209,7 @@ class ChangesBeforeItsOwnEntry(RaftNode):
 def two_leaders_change_the_same_set(ours: Files) -> set[int]:
     """The example that led to Ongaro's correction of 2015.
 
-    Returns the voter sets in whose logs each of the two changes is committed.
+    Returns which changes are committed: 2 for the second leader's, 5 for the first leader's.
     """
     (first,) = ours.leaders(ours.ids)
     second, third, fourth = (i for i in (1, 2, 3, 4) if i != first)
@@ -367,7 +367,7 @@ def test_next_set() -> None:
     )
 
 
-def test_a_change_waits_for_its_conditions() -> None:
+def test_a_change_reports_what_it_waits_for() -> None:
     current, four = VoterSet(1, THREE), FOUR
 
     def found(files: dict[int, frozenset[int]], caught_up: frozenset[int] = FOUR) -> str | None:

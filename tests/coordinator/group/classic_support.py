@@ -1,4 +1,4 @@
-"""A shard with classic groups, and members that speak to it in few words."""
+"""A shard with classic groups, and short methods for the requests of its members."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RANGE = (("range", b"r"),)
 
 
 class Groups(Harness[GroupShard]):
-    """`join`, `sync` and so on return tickets; what ends in _now returns the answer, which
+    """`join`, `sync` and so on return tickets; methods that end in _now return the response, which
     must be there at once.
     """
 
@@ -134,7 +134,7 @@ class Groups(Harness[GroupShard]):
         return row
 
     def form(self, *instance_ids: str | None, **more: Any) -> list[str]:
-        """A Stable group of so many members, in generation 1; each is assigned its own id.
+        """A Stable group of that many members, in generation 1; each is assigned its own id.
 
         Returns member ids, the leader's first.
         """
@@ -151,7 +151,7 @@ class Groups(Harness[GroupShard]):
         return members
 
     def synchronize(self, members: list[str], generation: int) -> None:
-        """The leader, who is first, assigns to each its own id."""
+        """The leader, who is first, assigns to each member its own id."""
         waiting = [self.sync(one, generation) for one in members[1:]]
         assigned = self.sync_now(members[0], generation, {one: one.encode() for one in members})
         assert [
@@ -160,7 +160,7 @@ class Groups(Harness[GroupShard]):
         ] == [one.encode() for one in members]
 
     def written(self, group_id: str = GROUP) -> list[GroupMetadata | None]:
-        """What the log says of the group."""
+        """What the log holds of the group."""
         found: list[GroupMetadata | None] = []
         for record, _ in self.log:
             assert not isinstance(record, bool)

@@ -1,5 +1,5 @@
-"""Members of consumer groups, for tests: one request at a time, and clients that behave as
-KIP-848 asks.
+"""Members of consumer groups, for tests: single requests, and clients that behave as KIP-848
+requires.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def rows(topics: Topics, places: Iterable[tuple[UUID | str, int]]) -> list[dict[
 
 
 def places(assignment: Any) -> Places | None:
-    """What an answer assigns; None where it says nothing of it."""
+    """The assignment in a response; None where the response has none."""
     if assignment is None:
         return None
     return frozenset(
@@ -49,7 +49,9 @@ class Group:
         self.harness: Harness[GroupShard] = group_harness(self.topics, self.options)
 
     def beat(self, member_id: str, epoch: int, version: int = 1, **more: Any) -> dict[str, Any]:
-        """One heartbeat; MqError as it is refused. `owned`: places that the member says it has."""
+        """One heartbeat; raises MqError when it is refused. `owned`: the partitions that the member
+        reports.
+        """
         owned = more.pop("owned", None)
         request = {"group_id": GROUP, "member_id": member_id, "member_epoch": epoch, **more}
         if owned is not None:
@@ -71,7 +73,7 @@ class Group:
         return self.beat(member_id, epoch, **more)
 
     def assigned(self, answer: Mapping[str, Any]) -> list[int] | None:
-        """Partition numbers that an answer assigns."""
+        """Partition numbers in the assignment of a response."""
         found = places(answer.get("assignment"))
         return None if found is None else sorted(p for _, p in found)
 
@@ -86,7 +88,7 @@ class Group:
         return group
 
     def later(self, seconds: float = 1.1) -> None:
-        """Longer than the interval between assignments, unless told."""
+        """Advance the clock, by default by more than the interval between assignments."""
         self.harness.advance(seconds)
 
     def refusal(self, member_id: str, epoch: int, **more: Any) -> ErrorCode:
@@ -98,7 +100,9 @@ class Group:
 
 
 def owners(group: ConsumerGroup) -> dict[tuple[UUID, int], str]:
-    """Who has what, counted from the members anew; a partition that two have is an error."""
+    """The owner of each partition, computed from the members; a partition with two owners is an
+    error.
+    """
     found: dict[tuple[UUID, int], str] = {}
     for member in group.members.values():
         for owned in (member.assigned, member.revoking):

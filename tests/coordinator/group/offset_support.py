@@ -75,7 +75,7 @@ def codes(answer: Any) -> dict[int, int]:
     }
 
 
-def fetch_answer(group: Group, version: int = 9, **request: Any) -> Any:
+def fetch_response(group: Group, version: int = 9, **request: Any) -> Any:
     wanted = request.pop("topics", None)
     declared = apis.by_name("OffsetFetch")
     groups = [{"group_id": "g", "topics": wanted}]
@@ -87,9 +87,9 @@ def fetch_answer(group: Group, version: int = 9, **request: Any) -> Any:
 
 
 def fetched(group: Group, *partitions: int, topic: str = "t", **request: Any) -> dict[int, int]:
-    """Offsets by partition; those that an error stands for as its negative code, below -1."""
+    """Offsets by partition; an error is a negative code, below -1."""
     wanted = [{"name": topic, "partition_indexes": partitions or (0, 1, 2)}]
-    answer = fetch_answer(group, topics=wanted, **request)
+    answer = fetch_response(group, topics=wanted, **request)
     assert [one["name"] for one in answer["topics"]] == [topic] and answer["error_code"] == 0
     return {
         row["partition_index"]: -row["error_code"] or row["committed_offset"]
@@ -105,7 +105,7 @@ def delete(group: Group, *partitions: int, topic: str = "t", group_id: str = "g"
 
 
 def replay(group: Group, value: GroupMetadata) -> None:
-    """Make a classic group as the log would."""
+    """Create a classic group by replaying its record."""
     record = encode(GroupMetadataKey("g"), value)
     group.log.append((record, NO_PRODUCER))
     group.fail_over()

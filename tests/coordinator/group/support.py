@@ -1,5 +1,5 @@
-"""What the shard of groups is told by the rest of the node, for tests: topics, options and
-ids that a test sets by hand.
+"""What the rest of the node provides to the shard of groups, for tests: topics, options and ids
+that a test sets.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Topics:
             self.create(name, number)
 
     def create(self, name: str, partitions: int) -> UUID:
-        """Also in place of a topic of that name."""
+        """Create a topic, also in place of an existing one of that name."""
         topic_id = UUID(int=next(self._ids))
         self._topics[name] = topic_id, partitions
         self.version += 1
@@ -71,7 +71,7 @@ class Topics:
 
 
 class Options:
-    """GroupOptions: the defaults, but for what a test sets."""
+    """GroupOptions: the defaults, except what a test sets."""
 
     def __init__(self, **own: Any) -> None:
         self.own: dict[str, Any] = {name.replace("_", "."): value for name, value in own.items()}

@@ -1,5 +1,5 @@
-"""What assignors promise, for any group: each partition once and to a subscriber, fair
-shares, few moves, near replicas.
+"""What assignors guarantee for any group: each partition has one subscribed owner, shares are fair,
+few partitions move, replicas are near.
 """
 
 from __future__ import annotations
@@ -109,10 +109,10 @@ def moved(before: Mapping[str, Assignment], after: Mapping[str, Assignment]) -> 
 def groups(
     draw: st.DrawFn, *, alike: bool = False
 ) -> tuple[dict[str, Subscriber], dict[UUID, Topic]]:
-    """Members with any subscriptions and any past, also one that contradicts itself or
-    names what is gone.
+    """Members with any subscriptions and any previous assignment, also one that contradicts itself
+    or names deleted topics.
     """
-    chance = Random(draw(st.integers(0, 2**32)))  # its dice cost a tenth of Hypothesis's
+    chance = Random(draw(st.integers(0, 2**32)))  # its random numbers cost a tenth of Hypothesis's
     topics = {}
     for topic_id in TOPICS[: draw(st.integers(0, len(TOPICS)))]:
         near = [frozenset(chance.choice(["", "x", "y", "xy"])) for _ in range(12)]
@@ -184,7 +184,7 @@ def test_an_assignment_stays_when_nothing_changes(
 
 
 @given(groups(alike=True))
-def test_uniform_gives_equal_shares_where_all_subscribe_alike(
+def test_uniform_gives_equal_shares_for_equal_subscriptions(
     group: tuple[dict[str, Subscriber], dict[UUID, Topic]],
 ) -> None:
     members, topics = group
@@ -193,8 +193,8 @@ def test_uniform_gives_equal_shares_where_all_subscribe_alike(
 
 
 def fairest(members: Mapping[str, Subscriber], topics: Mapping[UUID, Topic]) -> list[int]:
-    """The most equal sizes that subscriptions allow: one partition after the other, each to
-    the least loaded that a chain reaches.
+    """The most equal sizes that subscriptions allow: each partition in turn goes to the least
+    loaded member that a chain of moves reaches.
     """
     ids = sorted(members)
     load = dict.fromkeys(ids, 0)
@@ -250,7 +250,7 @@ def test_uniform_moves_no_more_than_fairness_requires(
         assert moved(before, after) == sizes(after)["n"]
 
 
-def test_uniform_goes_around_a_chain_where_no_single_move_helps() -> None:
+def test_uniform_moves_a_chain_where_no_single_move_helps() -> None:
     members = {
         "a": subscriber(A, held={A: (0, 1, 2)}),
         "b": subscriber(A, B, held={B: (0, 1)}),
@@ -264,7 +264,7 @@ def in_rack(names: list[str]) -> Callable[[int], frozenset[str]]:
 
 
 def test_a_thousand_members_with_different_topics_cost_milliseconds() -> None:
-    """What an assignment takes, everybody else on the node waits."""
+    """An assignment delays all other requests of the node."""
     topics = {UUID(int=number): Topic(50) for number in range(20)}
     ids = sorted(topics)
     members = {
@@ -281,7 +281,7 @@ def test_a_thousand_members_with_different_topics_cost_milliseconds() -> None:
 
 
 def test_the_effort_to_balance_different_subscriptions_is_bounded() -> None:
-    """A large topic, many small ones, and members that each subscribe to other ones."""
+    """A large topic, many small ones, and members that each subscribe to different ones."""
     topics = {UUID(int=1): Topic(10_000)} | {UUID(int=2 + n): Topic(1) for n in range(3_000)}
     ids = sorted(topics)
     members: dict[str, Subscriber] = {}
@@ -307,13 +307,13 @@ def test_uniform_puts_partitions_near_their_replicas() -> None:
     ] == {A: (1, 3, 5)}
 
 
-def test_uniform_gives_away_what_is_far_first() -> None:
+def test_uniform_gives_away_far_partitions_first() -> None:
     topics = {A: Topic(4, in_rack(["x", "y", "x", "y"]))}
     members = {"m1": subscriber(A, rack="x", held={A: (0, 1, 2, 3)}), "m2": subscriber(A, rack="y")}
     assert assign_uniform(members, topics) == {"m1": {A: (0, 2)}, "m2": {A: (1, 3)}}
 
 
-def test_range_gives_runs_and_the_same_run_of_topics_alike() -> None:
+def test_range_gives_the_same_run_of_copartitioned_topics() -> None:
     members = {"m1": subscriber(A, B), "m2": subscriber(A, B), "m3": subscriber(A, B, C)}
     assert assign_range(members, {A: Topic(7), B: Topic(7), C: Topic(2)}) == {
         "m1": {A: (0, 1, 2), B: (0, 1, 2)},
@@ -338,7 +338,7 @@ def test_range_gives_runs_of_equal_length(
         assert max(map(len, runs), default=0) - min(map(len, runs), default=0) <= 1
 
 
-def test_range_leaves_members_in_the_order_that_they_have() -> None:
+def test_range_keeps_the_order_of_members() -> None:
     members = {"z": subscriber(A), "y": subscriber(A)}
     topics = {A: Topic(4)}
     joined = again(members, assign_range(members, topics)) | {"a": subscriber(A)}
@@ -346,7 +346,7 @@ def test_range_leaves_members_in_the_order_that_they_have() -> None:
     assert assign_range(joined, topics) == {"y": {A: (0, 1)}, "z": {A: (2,)}, "a": {A: (3,)}}
 
 
-def test_range_lines_static_members_up_by_instance() -> None:
+def test_range_orders_static_members_by_instance() -> None:
     members = {
         "b": subscriber(A, instance="i1"),
         "a": subscriber(A, instance="i2"),
@@ -356,8 +356,8 @@ def test_range_lines_static_members_up_by_instance() -> None:
 
 
 def test_racks_are_looked_up_a_few_times_a_partition() -> None:
-    """A member that gives half of a large topic to another: what it gives next is not
-    searched for anew each time.
+    """A member gives half of a large topic to another: the search for the next partition to give
+    does not start again each time.
     """
     large, small = UUID(int=1), UUID(int=2)
     looked_up = 0

@@ -1,5 +1,5 @@
-"""Classic groups as members see them: joining, generations, assignments, sessions, and the
-errors of Apache Kafka 4.3.1.
+"""Classic groups as members see them: joins, generations, assignments, sessions, and the errors of
+Apache Kafka 4.3.1.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def test_first_members_wait_for_the_initial_delay_and_form_one_generation(groups
     second = groups.join(protocols=[("range", b"second")])
     groups.advance(0.9)
     assert not groups.answers
-    groups.advance(3.1)  # somebody came: three seconds more
+    groups.advance(3.1)  # a member joined: three seconds more
     leader, follower = groups.answer(first), groups.answer(second)
     assert leader == {
         "error_code": ErrorCode.NONE,
@@ -84,14 +84,14 @@ def test_since_version_4_a_new_member_joins_again_with_its_assigned_id(
     assert groups.answer(ticket)["member_id"] == "app-1"
 
 
-def test_an_id_that_is_not_used_within_the_session_is_forgotten(groups: Groups) -> None:
+def test_a_pending_id_expires_after_the_session_timeout(groups: Groups) -> None:
     member_id = groups.join_now(version=4, session_ms=6000)["member_id"]
     groups.advance(6)
     assert groups.join_now(member_id, version=4)["error_code"] == ErrorCode.UNKNOWN_MEMBER_ID
     assert groups.group().memory == 0
 
 
-def test_a_rebalance_waits_for_ids_that_were_given_out(groups: Groups) -> None:
+def test_a_rebalance_waits_for_pending_members(groups: Groups) -> None:
     (one,) = groups.form(None)
     pending = groups.join_now(version=4)["member_id"]
     again = groups.join(one)
@@ -116,7 +116,7 @@ def test_a_pending_member_that_leaves_does_not_delay_the_others(groups: Groups) 
         ({"member_id": "stranger"}, ErrorCode.UNKNOWN_MEMBER_ID, "stranger"),
     ],
 )
-def test_joins_that_are_refused_make_no_group(
+def test_refused_joins_create_no_group(
     groups: Groups, more: dict[str, Any], error: ErrorCode, member_id: str
 ) -> None:
     answer = groups.join_now(**more)
@@ -135,9 +135,7 @@ def test_joins_that_are_refused_make_no_group(
         ({"session_ms": 1_800_001}, ErrorCode.INVALID_SESSION_TIMEOUT),
     ],
 )
-def test_joins_that_are_wrong_in_themselves(
-    groups: Groups, more: dict[str, Any], error: ErrorCode
-) -> None:
+def test_invalid_joins_are_refused(groups: Groups, more: dict[str, Any], error: ErrorCode) -> None:
     assert refusal(lambda: groups.join_now(**more)) == error
     assert not groups.log
 
@@ -166,7 +164,7 @@ def test_rebalance_timeout_of_version_0_is_the_session_timeout(groups: Groups) -
     assert member.rebalance_timeout_ms == 7000
 
 
-def test_the_protocol_with_most_votes_among_those_that_all_have_is_chosen(groups: Groups) -> None:
+def test_the_common_protocol_with_most_votes_is_chosen(groups: Groups) -> None:
     tickets = [
         groups.join(protocols=[("a", b"1"), ("b", b"1"), ("c", b"1")]),
         groups.join(protocols=[("c", b"2"), ("b", b"2")]),
@@ -179,7 +177,7 @@ def test_the_protocol_with_most_votes_among_those_that_all_have_is_chosen(groups
     assert [row["metadata"] for row in leader["members"]] == [b"1", b"2", b"3", b"4"]
 
 
-def test_any_protocol_type_is_a_group(groups: Groups) -> None:
+def test_any_protocol_type_forms_a_group(groups: Groups) -> None:
     groups.join(protocol_type="sr", protocols=[("v0", b'{"host":"a"}')], client_id="sr")
     groups.advance(3)
     named = {"version": 5, "protocol_type": "sr", "protocol_name": "v0"}
@@ -195,7 +193,7 @@ def test_any_protocol_type_is_a_group(groups: Groups) -> None:
 # -- the next generation
 
 
-def test_everybody_joins_again_when_somebody_comes(groups: Groups) -> None:
+def test_all_members_rejoin_when_a_member_joins(groups: Groups) -> None:
     one, two = groups.form(None, None)
     new = groups.join()
     assert groups.heartbeat(one, 1) == groups.heartbeat(two, 1) == ErrorCode.REBALANCE_IN_PROGRESS
@@ -214,7 +212,7 @@ def test_a_member_that_does_not_rejoin_in_time_is_removed(groups: Groups) -> Non
     assert again not in groups.answers
     groups.advance(0.1)
     answer = groups.answer(again)
-    assert (answer["generation_id"], answer["leader"]) == (2, two)  # the leader before did not come
+    assert (answer["generation_id"], answer["leader"]) == (2, two)  # the old leader did not rejoin
     assert refusal(lambda: groups.heartbeat(one, 1)) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
@@ -258,7 +256,7 @@ def test_a_rebalance_fails_members_that_wait_for_assignments(groups: Groups) -> 
     assert groups.group().state is ClassicState.PREPARING_REBALANCE
 
 
-def test_a_join_that_is_repeated_while_it_waits_ends_the_first(groups: Groups) -> None:
+def test_a_repeated_join_ends_the_waiting_one(groups: Groups) -> None:
     one, two = groups.form(None, None)
     first = groups.join(one)
     second = groups.join(one)
@@ -270,7 +268,7 @@ def test_a_join_that_is_repeated_while_it_waits_ends_the_first(groups: Groups) -
 # -- assignments
 
 
-def test_followers_get_their_assignments_when_the_leader_has_sent_them(groups: Groups) -> None:
+def test_followers_get_their_assignments_after_the_leader_s_sync(groups: Groups) -> None:
     first, second = groups.join(), groups.join()
     groups.advance(6)
     assert groups.answer(first)["leader"] == "client-1" and second in groups.answers
@@ -284,7 +282,7 @@ def test_followers_get_their_assignments_when_the_leader_has_sent_them(groups: G
         "assignment": b"",
     }
     assert groups.answer(waiting)["assignment"] == b"all"
-    assert groups.sync_now("client-2", 1)["assignment"] == b"all"  # also when it asks again
+    assert groups.sync_now("client-2", 1)["assignment"] == b"all"  # also when it requests again
 
 
 @pytest.mark.parametrize(
@@ -304,7 +302,7 @@ def test_followers_get_their_assignments_when_the_leader_has_sent_them(groups: G
             {"version": 5, "protocol_type": "consumer", "protocol_name": "sticky"},
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
         ),
-        # must be told
+        # must be notified
         (
             {"version": 5, "protocol_type": "consumer", "group_id": ""},
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
@@ -312,7 +310,7 @@ def test_followers_get_their_assignments_when_the_leader_has_sent_them(groups: G
         ({"version": 5, "protocol_name": "range"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
     ],
 )
-def test_syncs_that_are_refused(groups: Groups, more: dict[str, Any], error: ErrorCode) -> None:
+def test_invalid_syncs_are_refused(groups: Groups, more: dict[str, Any], error: ErrorCode) -> None:
     groups.form(None)
     request: dict[str, Any] = {"member_id": "client-1", "generation": 1, **more}
     assert refusal(lambda: groups.sync_now(**request)) == error
@@ -331,7 +329,7 @@ def test_a_member_that_does_not_sync_in_time_is_removed(groups: Groups) -> None:
 # -- sessions
 
 
-def test_a_member_that_is_silent_for_its_session_is_out(groups: Groups) -> None:
+def test_a_silent_member_is_removed_after_its_session_timeout(groups: Groups) -> None:
     one, two = groups.form(None, None, session_ms=10_000)
     groups.advance(9)
     assert groups.heartbeat(one, 1) == ErrorCode.NONE
@@ -341,7 +339,7 @@ def test_a_member_that_is_silent_for_its_session_is_out(groups: Groups) -> None:
     assert groups.join_now(one)["generation_id"] == 2
 
 
-def test_a_member_that_waits_needs_no_heartbeat(groups: Groups) -> None:
+def test_a_waiting_member_needs_no_heartbeat(groups: Groups) -> None:
     one, two = groups.form(None, None, session_ms=6000)
     again = groups.join(one, session_ms=6000)
     for _ in range(10):
@@ -364,7 +362,7 @@ def test_a_new_member_waits_five_minutes_at_most(groups: Groups) -> None:
     }
 
 
-def test_a_commit_keeps_a_session(groups: Groups) -> None:
+def test_a_commit_extends_a_session(groups: Groups) -> None:
     (one,) = groups.form(None, session_ms=6000)
     groups.advance(5)
     groups.shard.classic.extend_session(groups.group(), one, groups.now)
@@ -382,7 +380,7 @@ def test_a_commit_keeps_a_session(groups: Groups) -> None:
         ({"generation": 7}, ErrorCode.ILLEGAL_GENERATION),
     ],
 )
-def test_heartbeats_that_are_refused(
+def test_invalid_heartbeats_are_refused(
     groups: Groups, more: dict[str, Any], error: ErrorCode
 ) -> None:
     groups.form(None)
@@ -393,7 +391,7 @@ def test_heartbeats_that_are_refused(
 # -- leaving
 
 
-def test_a_group_whose_last_member_leaves_is_empty_in_the_next_generation(groups: Groups) -> None:
+def test_a_group_is_empty_after_its_last_member_leaves(groups: Groups) -> None:
     (one,) = groups.form(None)
     assert groups.leave(one) == [ErrorCode.NONE]
     group = groups.group()
@@ -408,7 +406,7 @@ def test_a_group_whose_last_member_leaves_is_empty_in_the_next_generation(groups
     assert group.members.size == 0
 
 
-def test_several_members_leave_at_once_each_with_its_own_error(groups: Groups) -> None:
+def test_several_members_leave_at_once_with_an_error_each(groups: Groups) -> None:
     one, two, three = groups.form(None, None, None)
     waiting = groups.join(two, protocols=[("range", b"more")])
     assert groups.leave(one, "stranger", two) == [
@@ -437,7 +435,7 @@ def test_versions_without_several_members_return_the_members_error(groups: Group
     )
 
 
-def test_a_leader_that_leaves_is_followed_by_another(groups: Groups) -> None:
+def test_another_member_leads_after_the_leader_leaves(groups: Groups) -> None:
     one, two = groups.form(None, None)
     groups.leave(one)
     assert groups.join_now(two)["leader"] == two
@@ -471,7 +469,9 @@ def test_a_returning_static_leader_must_not_assign_since_version_9(
     assert groups.sync_now("a-3", 1, instance_id="a")["assignment"] == one.encode()
 
 
-def test_a_static_leader_of_an_older_version_does_not_learn_that_it_leads(groups: Groups) -> None:
+def test_a_returning_static_leader_of_version_8_gets_its_old_id_as_leader(
+    groups: Groups,
+) -> None:
     one, _ = groups.form("a", "b")
     answer = groups.join_now(version=8, instance_id="a")
     assert (
@@ -483,7 +483,7 @@ def test_a_static_leader_of_an_older_version_does_not_learn_that_it_leads(groups
     assert groups.group().members.leader == "a-3"
 
 
-def test_a_static_member_that_changes_the_protocol_of_all_begins_a_rebalance(
+def test_a_static_member_that_changes_the_protocol_begins_a_rebalance(
     groups: Groups,
 ) -> None:
     (one,) = groups.form("a", protocols=[("range", b""), ("sticky", b"")])
@@ -516,7 +516,7 @@ def test_a_static_member_that_returns_before_the_assignment_starts_again(groups:
     assert groups.answer(new)["generation_id"] == 2
 
 
-def test_a_static_member_may_be_away_for_its_session_while_others_rebalance(groups: Groups) -> None:
+def test_a_rebalance_keeps_a_missing_static_member_for_its_session(groups: Groups) -> None:
     one, two = groups.form("a", "b", session_ms=120_000, rebalance_ms=20_000)
     again = groups.join(one, version=5, instance_id="a", session_ms=120_000, rebalance_ms=20_000)
     groups.advance(20)
@@ -562,7 +562,7 @@ def test_an_administrator_removes_a_static_member_by_its_instance(groups: Groups
 # -- bounds
 
 
-def test_no_more_members_than_allowed() -> None:
+def test_the_number_of_members_is_bounded() -> None:
     groups = Groups(group_max_size=2)
     groups.form(None, None)
     assert groups.join_now() == {
@@ -573,7 +573,7 @@ def test_no_more_members_than_allowed() -> None:
     assert groups.group().state is ClassicState.STABLE
 
 
-def test_a_group_that_is_loaded_with_too_many_members_turns_the_last_away() -> None:
+def test_a_loaded_group_with_too_many_members_removes_the_last() -> None:
     groups = Groups()
     one, two, three = groups.form(None, None, None)
     groups.options.own["group.max.size"] = 2
@@ -584,7 +584,7 @@ def test_a_group_that_is_loaded_with_too_many_members_turns_the_last_away() -> N
     assert [groups.answer(ticket)["generation_id"] for ticket in tickets] == [2, 2]
 
 
-def test_what_members_say_is_bounded(groups: Groups) -> None:
+def test_metadata_of_members_is_bounded(groups: Groups) -> None:
     large = bytes(GROUP_BYTES_MAX // 3)
     groups.join(protocols=[("range", large)])
     groups.join(protocols=[("range", large)])
@@ -596,7 +596,7 @@ def test_what_members_say_is_bounded(groups: Groups) -> None:
     assert groups.group().memory <= GROUP_BYTES_MAX
 
 
-def test_assignments_that_do_not_fit_a_message_are_refused_and_the_group_rebalances() -> None:
+def test_oversized_assignments_are_refused_and_the_group_rebalances() -> None:
     groups = Groups(message_max_bytes=10_000)
     groups.join()
     groups.join()
@@ -622,7 +622,7 @@ def test_a_returning_static_member_with_too_much_metadata_is_refused() -> None:
     assert groups.heartbeat(one, 1, instance_id="a") == ErrorCode.NONE
 
 
-def test_long_names_are_what_members_say_too(groups: Groups) -> None:
+def test_long_names_count_as_metadata_of_members(groups: Groups) -> None:
     long = "p" * 32_000
     groups.join()
     groups.join(protocols=[*RANGE, *((f"{long}{number}", b"") for number in range(10))])
@@ -630,7 +630,7 @@ def test_long_names_are_what_members_say_too(groups: Groups) -> None:
 
 
 @pytest.mark.parametrize("instance_id", [None, "i" * 32_767])
-def test_the_longest_names_make_member_ids_that_can_be_written(
+def test_the_longest_names_yield_writable_member_ids(
     groups: Groups, instance_id: str | None
 ) -> None:
     ticket = groups.join(
@@ -643,15 +643,13 @@ def test_the_longest_names_make_member_ids_that_can_be_written(
     assert list(groups.group().members) == [member_id]
 
 
-def test_ids_that_are_given_out_are_bounded(
-    groups: Groups, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pending_ids_are_bounded(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mqd.coordinator.group.classic_join.GROUP_BYTES_MAX", MIB)
     answers = {groups.join_now(version=4)["error_code"] for _ in range(MIB // 1024 + 10)}
     assert answers == {ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.GROUP_MAX_SIZE_REACHED}
 
 
-# -- what is told
+# -- descriptions
 
 
 def test_describing_a_group_in_each_state(groups: Groups) -> None:
@@ -765,7 +763,7 @@ def test_which_members_may_commit(groups: Groups) -> None:
     assert check(one, 1) == ErrorCode.NONE
     assert check(one, 0) == ErrorCode.ILLEGAL_GENERATION
     assert check("stranger", 1) == ErrorCode.UNKNOWN_MEMBER_ID
-    # a group with members is not committed for from outside
+    # a commit without a member is refused while a group has members
     assert check("", -1) == ErrorCode.UNKNOWN_MEMBER_ID
     assert check("", -1, transactional=True) == ErrorCode.NONE
     assert check(one, 1, instance_id="nobody") == ErrorCode.UNKNOWN_MEMBER_ID
@@ -777,19 +775,19 @@ def test_which_members_may_commit(groups: Groups) -> None:
     assert check("", -1) == ErrorCode.NONE
 
 
-def test_which_topics_are_in_use(groups: Groups) -> None:
+def test_subscribed_topics_are_in_use(groups: Groups) -> None:
     ticket = groups.join(protocols=[("range", subscribed("a", "b"))])
     groups.advance(3)
     group = groups.group()
     assert group.is_subscribed("a") and group.is_subscribed("b") and not group.is_subscribed("c")
     groups.join(groups.answer(ticket)["member_id"], protocols=[("range", b"not what it should be")])
-    assert group.is_subscribed("c")  # nobody can know
+    assert group.is_subscribed("c")  # the subscriptions are unknown
     other = groups.join(group_id="workers", protocol_type="connect")
     groups.advance(3)
     assert other in groups.answers and not groups.group("workers").is_subscribed("a")
 
 
-def test_from_when_on_offsets_expire(groups: Groups) -> None:
+def test_offsets_expire_after_the_group_is_empty(groups: Groups) -> None:
     (one,) = groups.form(None, protocols=[("range", subscribed("a"))])
     group = groups.group()
     assert group.offsets_expire_from(5) == 5

@@ -1,5 +1,5 @@
-"""What of a classic group survives its coordinator: the generation that was written last,
-and nothing that was only promised.
+"""What survives the coordinator of a classic group: the last generation in the log, and nothing
+that was not written.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def test_members_continue_with_heartbeats_after_a_failover(groups: Groups) -> No
     groups.advance(9)
     groups.fail_over()
     assert groups.describe()["group_state"] == "Stable"
-    groups.advance(9)  # sessions began anew
+    groups.advance(9)  # sessions restarted
     assert groups.heartbeat(one, 1) == groups.heartbeat(two, 1, instance_id="b") == ErrorCode.NONE
     assert groups.sync_now(two, 1, instance_id="b")["assignment"] == two.encode()
 
@@ -42,7 +42,7 @@ def test_a_member_silent_after_a_failover_is_removed(groups: Groups) -> None:
     assert two not in groups.group().members
 
 
-def test_a_generation_without_assignments_is_forgotten(groups: Groups) -> None:
+def test_a_generation_without_assignments_is_lost(groups: Groups) -> None:
     (one,) = groups.form(None)
     new = groups.join()
     groups.join(one)
@@ -73,7 +73,7 @@ def test_a_member_that_returns_under_a_new_id_keeps_it(groups: Groups) -> None:
     assert groups.sync_now("a-3", 1, instance_id="a")["assignment"] == one.encode()
 
 
-def test_a_static_leader_that_came_back_leads_the_next_generation_too(groups: Groups) -> None:
+def test_a_returned_static_leader_leads_the_next_generation_too(groups: Groups) -> None:
     _, two = groups.form("a", "b")
     groups.join_now(version=9, instance_id="a")
     groups.join("a-3", version=9, instance_id="a")
@@ -99,7 +99,7 @@ def test_an_empty_group_keeps_its_generation_and_type(groups: Groups) -> None:
     assert groups.answer(ticket)["generation_id"] == 3
 
 
-def test_versions_of_the_record_without_rebalance_timeouts_take_the_session(groups: Groups) -> None:
+def test_records_without_a_rebalance_timeout_use_the_session_timeout(groups: Groups) -> None:
     groups.form(None)
     value = groups.written()[-1]
     assert value is not None
@@ -122,7 +122,9 @@ def test_versions_of_the_record_without_rebalance_timeouts_take_the_session(grou
 
 
 def refuse(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on the log takes nothing: whoever is answered in the same decision is told so."""
+    """From now on the log refuses appends; the requests that the same decision answers get that
+    error.
+    """
 
     def carry_out(decision: CoordinatorResult) -> None:
         for ticket, outcome in decision.responses:
@@ -134,7 +136,7 @@ def refuse(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups, "carry_out", carry_out)
 
 
-def test_a_group_stays_as_it_was_when_its_assignments_cannot_be_written(
+def test_a_group_is_unchanged_when_its_assignments_cannot_be_written(
     groups: Groups, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     groups.join()
@@ -151,7 +153,7 @@ def test_a_group_stays_as_it_was_when_its_assignments_cannot_be_written(
     groups.synchronize(["client-1", "client-2"], 1)
 
 
-def test_that_a_group_is_empty_is_written_later_when_it_cannot_be_now(
+def test_an_unwritable_empty_state_is_written_later(
     groups: Groups, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (one,) = groups.form(None)
@@ -167,7 +169,7 @@ def test_that_a_group_is_empty_is_written_later_when_it_cannot_be_now(
     assert groups.group().is_empty and groups.group().generation == 2
 
 
-def test_a_static_member_keeps_its_old_id_when_the_new_one_cannot_be_written(
+def test_a_static_member_keeps_its_id_when_a_new_one_cannot_be_written(
     groups: Groups, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (one,) = groups.form("a")
@@ -197,7 +199,7 @@ def test_a_group_whose_record_cannot_be_written_does_not_exist(
 # -- live and loading alike
 
 
-def test_a_returning_static_member_keeps_protocols_that_no_record_has(groups: Groups) -> None:
+def test_a_returning_static_member_keeps_protocols_without_a_record(groups: Groups) -> None:
     """The group selects another protocol as soon as all members support it."""
     both = [("sticky", b"s"), ("range", b"r")]
     groups.form("a", "b")
@@ -227,8 +229,8 @@ MEMBERS = st.integers(0, 4)
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """Five clients, three of them static, do what they like; now and then the coordinator
-    fails over.
+    """Five clients, three of them static, act at random; occasionally the coordinator fails
+    over.
     """
 
     @initialize(delay=st.sampled_from([0, 3000]))
@@ -257,11 +259,11 @@ class AnyOrder(RuleBasedStateMachine):
             session_ms=12_000 + 1000 * client,
             rebalance_ms=20_000,
         )
-        self.hear(client)
+        self.process_join_response(client)
 
     @rule(client=MEMBERS)
-    def hear(self, client: int) -> None:
-        """Take notice of the answer to the last JoinGroup."""
+    def process_join_response(self, client: int) -> None:
+        """Process the response to the last JoinGroup."""
         answer = self.groups.answers.get(self.tickets.get(client, -1))
         if isinstance(answer, dict):
             self.ids[client] = answer["member_id"]
@@ -295,14 +297,14 @@ class AnyOrder(RuleBasedStateMachine):
             assert who == client, "two owners in one generation"
 
     @rule(clients=st.lists(MEMBERS, unique=True, min_size=1, max_size=4), early=st.booleans())
-    def settle(self, clients: list[int], early: bool) -> None:
-        """These do as clients should: they join, and ask for their assignments, the leader
-        first or last.
+    def complete_rebalance(self, clients: list[int], early: bool) -> None:
+        """These clients behave correctly: they join and request their assignments, the leader first
+        or last.
         """
         for client in clients:
             self.join(client, False, 9, "ab")
         for client in clients:
-            self.hear(client)
+            self.process_join_response(client)
             if not self.ids[client]:
                 self.join(client, True, 9, "ab")
         for _ in range(60):
@@ -310,7 +312,7 @@ class AnyOrder(RuleBasedStateMachine):
                 break
             self.groups.advance(0.5)
         for client in clients:
-            self.hear(client)
+            self.process_join_response(client)
         group = self.groups.shard.state.get(GROUP)
         leader = group.members.leader if isinstance(group, ClassicGroup) else None
         for client in sorted(clients, key=lambda one: (self.ids[one] == leader) != early):
@@ -341,7 +343,7 @@ class AnyOrder(RuleBasedStateMachine):
     @precondition(lambda self: self.groups.shard.state.by_id)
     def fail_over(self) -> None:
         self.groups.fail_over()
-        self.owners.clear()  # a generation that was not written may be given to others
+        self.owners.clear()  # a generation that was not written may be assigned again
 
     @invariant()
     def what_is_written_is_what_a_successor_would_have(self) -> None:
@@ -407,10 +409,10 @@ class AnyOrder(RuleBasedStateMachine):
             assert known.waiting_to_join == 0
 
     @invariant()
-    def whoever_waits_is_waited_for(self) -> None:
-        """No ticket is lost: it is a member's, or it was answered.
+    def no_ticket_is_lost(self) -> None:
+        """No ticket is lost: it belongs to a member, or it has a response.
 
-        And a group that is not at rest has a deadline.
+        A group that is not at rest has a deadline.
         """
         if not hasattr(self, "groups"):
             return

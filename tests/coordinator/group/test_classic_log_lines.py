@@ -1,5 +1,5 @@
-"""A classic group that rebalances, as an operator sees it: the coordinator's log, and what
-DescribeGroups adds to Kafka's fields.
+"""A rebalance of a classic group as an operator sees it: the coordinator's log, and the fields that
+mqd adds to DescribeGroups.
 """
 
 from __future__ import annotations
@@ -15,43 +15,43 @@ def groups() -> Groups:
     return Groups()
 
 
-def test_log_lines_name_members_that_join_leave_or_are_awaited(
+def test_log_lines_name_joining_leaving_and_missing_members(
     groups: Groups, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In a rebalance that takes long: the members that have not joined again, then the
-    leader that has not divided the work.
+    """During a long rebalance, the log names first the members that have not rejoined, then the
+    leader that has not sent assignments.
     """
     caplog.set_level("INFO", "mqd.coordinator.group")
 
-    def said() -> str:
+    def log_messages() -> str:
         found = "\n".join(record.getMessage() for record in caplog.records)
         caplog.clear()
         return found
 
     one, two = groups.form(None, None, session_ms=60_000, rebalance_ms=20_000)
     assert (
-        f"reason=a new member joins, {one} at /10.0.0.1" in (first := said())
+        f"reason=a new member joins, {one} at /10.0.0.1" in (first := log_messages())
         and f"new={one} at /10.0.0.1, {two} at /10.0.0.1" in first
     )
     groups.join(one, session_ms=60_000, rebalance_ms=20_000)
     groups.join(version=4)
-    assert f"reason=its leader joins again, {one}" in said()
+    assert f"reason=its leader joins again, {one}" in log_messages()
     groups.advance(4.9)
-    assert said() == ""
+    assert log_messages() == ""
     groups.advance(0.1)
     assert (
         f"generation=1 state=PreparingRebalance awaited={two} at /10.0.0.1 not_yet_joined=1"
-        in said()
+        in log_messages()
     )
     groups.advance(15)
     assert (
         f"members did not rejoin in time group=orders generation=1 members={two} at /10.0.0.1\n"
-        in said()
+        in log_messages()
     )
     groups.advance(5)
-    assert f"generation=2 state=CompletingRebalance awaited={one} at /10.0.0.1 " in said()
+    assert f"generation=2 state=CompletingRebalance awaited={one} at /10.0.0.1 " in log_messages()
     groups.advance(15)
-    assert f"members sent no SyncGroup in time, {one}" in said()
+    assert f"members sent no SyncGroup in time, {one}" in log_messages()
 
 
 def test_log_lines_name_members_that_leave(
@@ -80,8 +80,8 @@ def test_a_completed_rebalance_is_not_reported_as_waiting(
 
 
 def test_a_rebalancing_group_reports_its_start_and_the_awaited_members(groups: Groups) -> None:
-    """In tagged fields of mqd's own, which older versions do not have; the handler gives
-    them to those who ask.
+    """These are tagged fields of mqd, which older versions do not have; the handler returns them
+    only to clients that request them.
     """
 
     def awaited() -> list[str]:

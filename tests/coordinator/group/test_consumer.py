@@ -1,6 +1,6 @@
 """Consumer groups as their members see them (KIP-848).
 
-Codes, epochs and messages are what Apache Kafka 4.3.1 answers to the same bytes.
+Codes, epochs and messages are what Apache Kafka 4.3.1 returns for the same bytes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def two_members() -> Group:
     return group
 
 
-def test_a_partition_moves_only_after_its_owner_let_go_of_it() -> None:
+def test_a_partition_moves_only_after_its_owner_revoked_it() -> None:
     group = Group()
     group.join("m1")
     group.later()
@@ -90,20 +90,22 @@ def test_a_silent_member_is_removed_when_its_session_ends() -> None:
     assert group.assigned(group.beat("m2", 3)) == [0, 1, 2, 3]
 
 
-def test_a_silent_member_is_removed_a_little_later_when_the_log_refuses_the_records() -> None:
-    """There may be too few replicas for a moment: nobody else would ever get its partitions."""
+def test_a_silent_member_is_removed_later_if_the_log_refuses_the_records() -> None:
+    """Appends fail while too few replicas are in sync. Without a retry, no other member would ever
+    get its partitions.
+    """
     group = two_members()
     group.later(30)
     group.beat("m2", 3)
     harness = group.harness
     harness.now = harness.now._replace(seconds=harness.now.seconds + 16)
-    assert harness.shard.on_deadline(harness.now).records, "which are not written"
+    assert harness.shard.on_deadline(harness.now).records, "the records are not written"
     assert sorted(group.state.members) == ["m1", "m2"]
     group.later(1.1)
     assert sorted(group.state.members) == ["m2"]
 
 
-def test_the_session_of_a_group_may_be_its_own() -> None:
+def test_a_group_may_have_its_own_session_timeout() -> None:
     group = Group(consumer_session_timeout_ms=50_000, consumer_heartbeat_interval_ms=7000)
     assert group.join("m1")["heartbeat_interval_ms"] == 7000
     group.later(49)
@@ -123,7 +125,7 @@ def test_a_leaving_member_frees_its_partitions_at_once() -> None:
     assert group.described()["group_state"] == "Empty"
 
 
-def test_targets_are_not_computed_more_often_than_the_interval_allows() -> None:
+def test_targets_are_computed_once_per_interval() -> None:
     group = Group()
     group.join("m1")
     assert group.join("m2")["member_epoch"] == group.join("m3")["member_epoch"] == 2
@@ -145,7 +147,7 @@ def test_a_wall_clock_that_was_set_back_does_not_delay_a_target() -> None:
     assert group.join("m2")["member_epoch"] == 3
 
 
-def test_an_epoch_that_is_not_the_members_is_fenced() -> None:
+def test_a_wrong_member_epoch_is_fenced() -> None:
     group = two_members()
     group.later()
     assert group.refusal("m1", 4) is ErrorCode.FENCED_MEMBER_EPOCH
@@ -157,13 +159,13 @@ def test_an_epoch_that_is_not_the_members_is_fenced() -> None:
         group.beat("m1", 1)
 
 
-def test_the_epoch_before_is_taken_from_a_member_that_has_nothing_it_should_not_have() -> None:
+def test_the_previous_epoch_is_accepted_from_a_member_with_a_subset() -> None:
     group = Group()
     group.join("m1")
     group.later()
     group.join("m2")
     group.beat("m1", 2)
-    group.beat("m1", 2, owned=[("a", 0), ("a", 1)])  # the answer, epoch 3, is lost
+    group.beat("m1", 2, owned=[("a", 0), ("a", 1)])  # the response, epoch 3, is lost
     assert group.refusal("m1", 2) is ErrorCode.FENCED_MEMBER_EPOCH
     assert group.refusal("m1", 2, owned=[("a", 0), ("a", 3)]) is ErrorCode.FENCED_MEMBER_EPOCH
     again = group.beat(
@@ -172,14 +174,14 @@ def test_the_epoch_before_is_taken_from_a_member_that_has_nothing_it_should_not_
     assert (again["member_epoch"], group.assigned(again)) == (3, [0, 1])
 
 
-def test_a_member_may_join_again_and_keeps_what_it_has() -> None:
+def test_a_member_may_join_again_and_keeps_its_partitions() -> None:
     group = two_members()
     again = group.join("m1")
     assert (again["member_epoch"], group.assigned(again)) == (3, [0, 1])
     assert group.state.epoch == 3
 
 
-def test_what_is_no_longer_wanted_is_let_go_of_before_the_next_target() -> None:
+def test_unsubscribed_partitions_are_revoked_before_the_next_target() -> None:
     group = Group({"a": 2, "b": 2})
     group.join("m1", ["a", "b"])
     asked = group.beat("m1", 2, subscribed_topic_names=["b"])
@@ -259,7 +261,7 @@ def test_a_full_group_accepts_no_member() -> None:
         ({"member_epoch": -3}, "MemberEpoch is invalid."),
     ],
 )
-def test_requests_that_make_no_sense_are_refused(wrong: dict[str, Any], message: str) -> None:
+def test_invalid_requests_are_refused(wrong: dict[str, Any], message: str) -> None:
     group = Group()
     right = {
         "group_id": GROUP,
@@ -318,7 +320,7 @@ def test_a_static_member_that_returns_gets_its_partitions_back() -> None:
     group.beat("m1", group.state.members["m1"].epoch)
     back = group.join("s2", instance_id="i")
     assert group.assigned(back) == held
-    assert (back["member_epoch"], group.state.epoch) == (epoch, epoch), "nothing was assigned anew"
+    assert (back["member_epoch"], group.state.epoch) == (epoch, epoch), "no new assignment"
     assert group.refusal("s1", epoch, instance_id="i") is ErrorCode.FENCED_INSTANCE_ID
 
 
@@ -330,7 +332,7 @@ def test_a_static_member_that_stays_away_is_removed_when_its_session_ends() -> N
     assert group.state.is_empty
 
 
-def test_a_static_member_joins_again_whose_first_response_was_lost() -> None:
+def test_a_static_member_may_rejoin_after_a_lost_response() -> None:
     group = Group()
     first = group.join("s1", instance_id="i")
     group.harness.fail_over()
@@ -345,7 +347,7 @@ def test_a_static_member_joins_again_whose_first_response_was_lost() -> None:
     assert list(group.state.owners.values()) == ["s2"] * 4
 
 
-def test_an_instance_that_is_there_is_not_replaced() -> None:
+def test_an_active_instance_is_not_replaced() -> None:
     group = Group()
     group.join("s1", instance_id="i")
     with pytest.raises(MqError) as refused:
@@ -357,7 +359,7 @@ def test_an_instance_that_is_there_is_not_replaced() -> None:
     assert group.join("s2", instance_id="i")["member_id"] == "s2"
 
 
-def test_a_static_member_may_come_back_under_its_own_id() -> None:
+def test_a_static_member_may_return_under_its_own_id() -> None:
     group = Group()
     group.join("s1", instance_id="i")
     group.leave("s1", LEAVING_FOR_NOW, instance_id="i")
@@ -373,7 +375,7 @@ def test_a_static_member_may_come_back_under_its_own_id() -> None:
 # -- expressions
 
 
-def test_expressions_are_resolved_when_a_member_brings_them() -> None:
+def test_expressions_are_resolved_when_a_member_sends_them() -> None:
     group = Group({"red-1": 1, "red-2": 1, "blue": 1, "xred-1": 1})
     answer = group.join("m1", None, subscribed_topic_regex="red-.*")
     assert group.assigned(answer) == [0, 0]
@@ -404,7 +406,7 @@ def test_new_topics_are_matched_after_a_while() -> None:
     ] == ["red-2"]
 
 
-def test_an_expression_goes_with_its_last_member() -> None:
+def test_an_expression_is_removed_with_its_last_member() -> None:
     group = Group({"red": 1, "blue": 1})
     group.join("m1", None, subscribed_topic_regex="r.*")
     group.join("m2", None, subscribed_topic_regex="r.*")
@@ -421,7 +423,7 @@ def test_an_expression_goes_with_its_last_member() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["(", "a{2000}", "(?=x)", "\\1", "[", "x" * 30_000])
-def test_what_is_no_expression_is_refused(wrong: str) -> None:
+def test_invalid_expressions_are_refused(wrong: str) -> None:
     group = Group()
     with pytest.raises(MqError) as refused:
         group.join("m1", None, subscribed_topic_regex=wrong)
@@ -465,9 +467,15 @@ def commit_check(
 def test_commits_are_accepted_from_the_owner_of_the_partition() -> None:
     group = two_members()
     assert commit_check(group, "m1", 3, 3) is ErrorCode.NONE, "the newest epoch may commit anything"
-    assert commit_check(group, "m1", 2, 0) is ErrorCode.NONE, "it has the partition since epoch 2"
-    assert commit_check(group, "m1", 2, 2) is ErrorCode.STALE_MEMBER_EPOCH, "it has it no longer"
-    assert commit_check(group, "m2", 2, 2) is ErrorCode.STALE_MEMBER_EPOCH, "it got it in epoch 3"
+    assert commit_check(group, "m1", 2, 0) is ErrorCode.NONE, (
+        "the member has had the partition since epoch 2"
+    )
+    assert commit_check(group, "m1", 2, 2) is ErrorCode.STALE_MEMBER_EPOCH, (
+        "the member no longer has the partition"
+    )
+    assert commit_check(group, "m2", 2, 2) is ErrorCode.STALE_MEMBER_EPOCH, (
+        "the member got the partition in epoch 3"
+    )
     assert commit_check(group, "m1", 4, 0) is ErrorCode.STALE_MEMBER_EPOCH
     assert commit_check(group, "zz", 3, 0) is ErrorCode.UNKNOWN_MEMBER_ID
     assert commit_check(group, "m1", 3, 0, version=8) is ErrorCode.UNSUPPORTED_VERSION
@@ -494,7 +502,7 @@ def test_offsets_are_read_by_members_of_the_epoch() -> None:
 # -- the log
 
 
-def test_what_kafka_4_0_wrote_of_topics_is_deleted_when_the_group_changes() -> None:
+def test_topic_records_of_kafka_4_0_are_deleted_when_the_group_changes() -> None:
     group = Group()
     group.join("m1")
     old = encode(records.PartitionMetadataKey(GROUP), records.PartitionMetadata(()))
@@ -516,7 +524,7 @@ def test_a_deleted_group_leaves_nothing() -> None:
     assert group.harness.shard.state.get(GROUP) is None
 
 
-def test_replay_passes_over_tombstones_of_what_is_not_there() -> None:
+def test_replay_skips_tombstones_of_missing_records() -> None:
     group = Group()
     for key in (
         records.MemberMetadataKey(GROUP, "m"),
@@ -560,9 +568,9 @@ def test_a_member_with_metadata_larger_than_a_message_is_refused() -> None:
     assert group.join("m1")["member_epoch"] == 2
 
 
-def test_members_that_have_the_same_partition_start_again(caplog: pytest.LogCaptureFixture) -> None:
-    """Records were lost, or somebody else wrote some: whoever takes over gives no partition
-    to two, and the others keep theirs.
+def test_members_with_the_same_partition_must_rejoin(caplog: pytest.LogCaptureFixture) -> None:
+    """Records were lost, or foreign ones were written: the next coordinator gives each partition to
+    one member, and the others keep theirs.
     """
     group = Group({"a": 4, "b": 2})
     for member_id, topic in (("m1", "a"), ("m2", "a"), ("m3", "b")):
@@ -618,7 +626,7 @@ def test_log_lines_name_the_members_that_a_rebalance_waits_for(
     group.join("m1", rebalance_timeout_ms=60_000)
     group.later()
     group.later(20)
-    assert waits(caplog) == [], "it has what it is to have"
+    assert waits(caplog) == [], "it has its full assignment"
     group.join("m2")
     group.beat("m1", 2)
     if fails_over:

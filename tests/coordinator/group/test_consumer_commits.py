@@ -1,5 +1,5 @@
-"""Offsets of consumer groups (KIP-848): who may commit and ask is a matter of member
-epochs, partition by partition.
+"""Offsets of consumer groups (KIP-848): the member epoch of each partition decides who may commit
+and fetch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DAY_SECONDS = 86_400.0
 
 @pytest.fixture
 def group() -> Group:
-    """Member m has everything of topic t, and member epoch 1 or more."""
+    """Member m has every partition of topic t, and member epoch 1 or more."""
     made = Group({"t": 3, "u": 1})
     made.join("m", ("t",))
     made.later()
@@ -55,7 +55,7 @@ def test_a_member_commits_and_fetches_offsets_in_its_epoch(group: Group) -> None
     assert fetched(group.harness, 0) == {0: 5}  # an administrator
 
 
-def test_others_do_not_commit(group: Group) -> None:
+def test_non_members_cannot_commit(group: Group) -> None:
     assert commit(group.harness, (0, 5), **by_m(group, later=1)) == {0: STALE}
     assert commit(group.harness, (0, 5), version=8, **by_m(group)) == {
         0: ErrorCode.UNSUPPORTED_VERSION
@@ -67,8 +67,8 @@ def test_others_do_not_commit(group: Group) -> None:
     assert fetched(group.harness, 0) == {0: -1}
 
 
-def test_an_older_epoch_is_good_for_what_was_assigned_by_then(group: Group) -> None:
-    """The whole commit is refused for one partition that was not (KIP-1251)."""
+def test_an_older_epoch_may_commit_partitions_assigned_by_then(group: Group) -> None:
+    """The whole commit is refused for one partition that was assigned later (KIP-1251)."""
     before = epoch(group)
     group.topics.create("v", 1)
     group.beat("m", before, subscribed_topic_names=["t", "v"])
@@ -105,7 +105,7 @@ def test_offsets_of_subscribed_topics_are_in_use(group: Group) -> None:
     assert delete(group.harness, 0, topic="u") == {0: 0}
 
 
-def test_without_members_anybody_commits_and_the_group_goes_with_its_offsets(group: Group) -> None:
+def test_without_members_any_client_commits_until_the_offsets_are_deleted(group: Group) -> None:
     group.leave("m")
     assert commit(group.harness, (0, 5)) == {0: 0}
     group.harness.fail_over()

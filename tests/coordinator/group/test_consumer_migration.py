@@ -1,5 +1,5 @@
-"""Groups that change from one protocol to the other while they live (KIP-848), and members
-of the classic protocol in a consumer group.
+"""Groups that change from one protocol to the other while they are active (KIP-848), and members of
+the classic protocol in a consumer group.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ PROTOCOL = "cooperative-sticky"
 
 
 class Mixed(Group):
-    """A group with members of the classic protocol, too."""
+    """A group that has members of the classic protocol, too."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__({"a": 4}, group_initial_rebalance_delay_ms=0, **options)
 
-    def ask_to_join(
+    def start_join(
         self,
         member_id: str,
         owned: tuple[int, ...] = (),
@@ -56,8 +56,8 @@ class Mixed(Group):
     def join_classic(
         self, member_id: str = "", owned: tuple[int, ...] = (), **more: Any
     ) -> dict[str, Any]:
-        """Join, twice where the first time only gives an id."""
-        ticket = self.ask_to_join(member_id, owned, **more)
+        """Join; send a second request where the first only returns an id."""
+        ticket = self.start_join(member_id, owned, **more)
         self.harness.advance(0.01)
         answer = self.harness.answer(ticket)
         if answer["error_code"] == ErrorCode.MEMBER_ID_REQUIRED:
@@ -101,7 +101,7 @@ class Mixed(Group):
             return error.code
 
     def classic_alone(self, assigned: list[int] | None = None, **more: Any) -> str:
-        """A classic group of one member; its id."""
+        """A classic group of one member. Returns its id."""
         answer = self.join_classic(**more)
         member_id = str(answer["member_id"])
         self.sync(
@@ -116,11 +116,11 @@ class Mixed(Group):
         return type(self.harness.shard.state.get(GROUP))
 
     def generation(self) -> int:
-        """Or the group epoch."""
+        """The generation, or the group epoch."""
         return self.harness.shard.state.group(GROUP).generation
 
 
-def test_the_first_consumer_turns_a_classic_group_into_one_of_its_own() -> None:
+def test_the_first_consumer_member_upgrades_a_classic_group() -> None:
     group = Mixed()
     classic = group.classic_alone()
     joined = group.join("m1")
@@ -146,21 +146,21 @@ def test_the_first_consumer_turns_a_classic_group_into_one_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("fails_over", [False, True])
-def test_a_classic_member_owns_lost_partitions_until_it_learns_of_the_loss(
+def test_a_classic_member_owns_lost_partitions_until_it_is_notified(
     fails_over: bool,
 ) -> None:
-    """The group is turned between its JoinGroup, in which it says what it has, and its
-    SyncGroup, which tells it to let go of some.
+    """The group is converted between its JoinGroup, in which it reports its partitions, and its
+    SyncGroup, whose response revokes some of them.
     """
     group = Mixed()
     leader = group.classic_alone()
-    second = str(group.harness.answer(group.ask_to_join(""))["member_id"])
-    ticket = group.ask_to_join(second)
+    second = str(group.harness.answer(group.start_join(""))["member_id"])
+    ticket = group.start_join(second)
     group.join_classic(leader, (0, 1, 2, 3))
     assert group.harness.answer(ticket)["generation_id"] == 2
     group.sync(leader, 2, {leader: [0, 1], second: [2, 3]})
     assert group.sync(second, 2) == [2, 3]
-    tickets = [group.ask_to_join(leader, (0, 1)), group.ask_to_join(second, (2, 3))]
+    tickets = [group.start_join(leader, (0, 1)), group.start_join(second, (2, 3))]
     assert [group.harness.answer(one)["generation_id"] for one in tickets] == [3, 3]
     group.sync(leader, 3, {leader: [0, 1], second: [2]})
     if fails_over:
@@ -172,10 +172,10 @@ def test_a_classic_member_owns_lost_partitions_until_it_learns_of_the_loss(
         group.later()
         answer = group.beat("k", group.state.members["k"].epoch)
         assert group.assigned(answer) in (None, []), (
-            "3 is not free, and nobody else has let go of anything"
+            "3 is not free, and no other member has revoked anything"
         )
         assert owners(group.state)[topic_id, 3] == second
-    assert group.sync(second, 3) == [2], "now it hears of it"
+    assert group.sync(second, 3) == [2], "now it receives the revocation"
     assert group.heartbeat(second, 3) is ErrorCode.REBALANCE_IN_PROGRESS
     group.join_classic(second, (2,))
     group.sync(second, group.state.members[second].epoch)
@@ -183,26 +183,26 @@ def test_a_classic_member_owns_lost_partitions_until_it_learns_of_the_loss(
     assert owners(group.state)[topic_id, 3] == "k"
 
 
-def test_what_a_classic_member_had_and_another_was_given_is_the_other_s() -> None:
+def test_a_partition_reported_by_two_members_has_one_owner() -> None:
     group = Mixed()
     leader = group.classic_alone()
-    second = str(group.harness.answer(group.ask_to_join(""))["member_id"])
-    ticket = group.ask_to_join(second, (0, 1, 9))
+    second = str(group.harness.answer(group.start_join(""))["member_id"])
+    ticket = group.start_join(second, (0, 1, 9))
     group.join_classic(leader, (0, 1, 2, 3))
     assert group.harness.answer(ticket)["generation_id"] == 2
     group.sync(leader, 2, {leader: [3], second: [0]})
     group.join("k")
     found = {partition: owner for (_, partition), owner in owners(group.state).items()}
     assert found == {0: second, 1: leader, 2: leader, 3: leader}, (
-        "of what both say that they had, one has it; what is not there, nobody"
+        "a partition that both reported has one owner, a deleted one has none"
     )
 
 
-def test_waiting_members_of_the_classic_group_must_join_again() -> None:
+def test_waiting_classic_members_must_rejoin_after_the_upgrade() -> None:
     group = Mixed()
     classic = group.classic_alone()
-    second = group.harness.answer(group.ask_to_join(""))["member_id"]
-    waiting = group.ask_to_join(second)
+    second = group.harness.answer(group.start_join(""))["member_id"]
+    waiting = group.start_join(second)
     assert waiting not in group.harness.answers
     group.join("m1")
     with pytest.raises(MqError) as told:
@@ -218,15 +218,15 @@ def test_waiting_classic_members_stay_when_the_consumer_is_refused(
 ) -> None:
     group = Mixed(message_max_bytes=5_000)
     classic = group.classic_alone()
-    second = group.harness.answer(group.ask_to_join(""))["member_id"]
-    waiting = group.ask_to_join(second)
+    second = group.harness.answer(group.start_join(""))["member_id"]
+    waiting = group.start_join(second)
     with pytest.raises(MqError):
         group.join("m1", topics=topics, subscribed_topic_regex="(")
     assert group.join_classic(classic)["generation_id"] == 2
     assert group.harness.answer(waiting)["generation_id"] == 2
 
 
-def test_an_empty_group_is_replaced_by_one_of_the_other_type_with_later_epochs() -> None:
+def test_an_empty_group_is_replaced_by_the_other_type_with_later_epochs() -> None:
     group = Mixed()
     reached = 0
     for _ in range(2):
@@ -249,13 +249,15 @@ def test_an_incomplete_classic_group_keeps_its_generation() -> None:
     group = Mixed()
     epoch = group.join("m1")["member_epoch"]
     group.leave("m1")
-    group.ask_to_join("")
+    group.start_join("")
     group.harness.fail_over()
     assert group.type_of_group() is ClassicGroup and group.generation() >= epoch
 
 
 def test_a_member_without_its_target_keeps_its_partitions_after_a_downgrade() -> None:
-    """It reads on: were it another's by now, and the group turned back, both would read it."""
+    """It continues to read: if another member had the partition, and the group became classic
+    again, both would read it.
+    """
     group = Mixed()
     classic = group.classic_alone()
     group.join("m1")
@@ -324,7 +326,7 @@ def test_a_group_with_custom_user_data_is_not_migrated() -> None:
 
 
 @pytest.mark.parametrize("kind", ["connect", "consumer"])
-def test_what_is_not_the_embedded_protocol_is_not_turned(kind: str) -> None:
+def test_a_group_with_another_protocol_type_is_not_upgraded(kind: str) -> None:
     group = Mixed()
     protocol = {"name": "p", "metadata": b"\0"}
     request: dict[str, Any] = {"protocol_type": kind, "protocols": [protocol]}
@@ -359,7 +361,7 @@ def mixed() -> tuple[Mixed, str]:
     return group, classic
 
 
-def test_when_the_last_consumer_leaves_the_group_is_classic_again() -> None:
+def test_the_group_is_classic_again_after_the_last_consumer_leaves() -> None:
     group, classic = mixed()
     group.leave("m1")
     assert group.type_of_group() is ClassicGroup
@@ -388,7 +390,7 @@ def test_when_the_last_consumer_leaves_the_group_is_classic_again() -> None:
     ]
 
 
-def test_a_consumer_that_dies_leaves_a_classic_group_too() -> None:
+def test_the_group_is_classic_again_after_the_last_consumer_expires() -> None:
     group, classic = mixed()
     for _ in range(10):
         group.later(5)
@@ -404,16 +406,14 @@ def test_a_classic_static_member_takes_the_place_of_the_last_consumer() -> None:
     assert (answer["error_code"], answer["generation_id"]) == (0, 2)
     assert group.type_of_group() is ClassicGroup
     assert group.heartbeat(answer["member_id"], 2, group_instance_id="i") is ErrorCode.NONE, (
-        "the same subscription: nothing to assign anew"
+        "the same subscription: no new assignment"
     )
     assert group.sync(answer["member_id"], 2, group_instance_id="i") == [0, 1, 2, 3]
     group.harness.fail_over()
     assert group.type_of_group() is ClassicGroup
 
 
-def test_a_static_member_that_speaks_the_classic_protocol_from_now_on_turns_the_group_classic() -> (
-    None
-):
+def test_a_static_member_that_becomes_classic_downgrades_the_group() -> None:
     group = Mixed()
     group.join("s1", instance_id="i")
     group.later()
@@ -427,7 +427,7 @@ def test_a_static_member_that_speaks_the_classic_protocol_from_now_on_turns_the_
 def test_the_response_to_a_classic_member_that_must_rejoin_names_no_protocol() -> None:
     group = Mixed()
     group.join("m1")
-    answer = group.harness.answer(group.ask_to_join(""))
+    answer = group.harness.answer(group.start_join(""))
     assert (answer["error_code"], answer["protocol_name"]) == (ErrorCode.MEMBER_ID_REQUIRED, None)
 
 
@@ -478,7 +478,7 @@ def test_classic_requests_in_a_consumer_group_are_checked() -> None:
     assert group.heartbeat(classic, 1) is ErrorCode.ILLEGAL_GENERATION
     assert group.heartbeat("zz", 2) is ErrorCode.UNKNOWN_MEMBER_ID
     assert group.heartbeat("m1", 2) is ErrorCode.UNKNOWN_MEMBER_ID, (
-        "it does not speak the classic protocol"
+        "it is not a member of the classic protocol"
     )
     with pytest.raises(MqError) as refused:
         group.sync(classic, 2, protocol_name="range")
@@ -516,7 +516,7 @@ def test_members_of_both_protocols_leave_by_leave_group() -> None:
     owners(group.state)
 
 
-def test_a_classic_member_of_old_has_its_session_to_join_again() -> None:
+def test_a_classic_member_of_version_0_rejoins_within_its_session() -> None:
     group, classic = mixed()
     protocols = [{"name": PROTOCOL, "metadata": encode_subscription(Subscription(("a",)), 0)}]
     request = {
@@ -532,7 +532,7 @@ def test_a_classic_member_of_old_has_its_session_to_join_again() -> None:
     assert classic in group.state.members
 
 
-def test_the_next_coordinator_knows_both_kinds_of_members() -> None:
+def test_the_next_coordinator_loads_both_kinds_of_members() -> None:
     group, classic = mixed()
     before = group.described()
     group.harness.fail_over()

@@ -1,10 +1,9 @@
-"""Any order of events in a consumer group: members of both protocols that come, go, fall silent,
-lose answers and dawdle; topics that change; coordinators that fail. What must hold after each
-event, and that it ends well when nothing more happens.
+"""Events in any order in a consumer group: members of both protocols join, leave, fall silent, lose
+responses and delay; topics change; coordinators fail. The invariants are checked after each event,
+and the group converges when the events end.
 
-A member here knows only what it was told. It has a partition from when it takes it up until it has
-let go of it, whatever the coordinator believes, so two members with one partition are seen for what
-they are.
+A member knows only its responses. It has a partition from the time it starts to read it until it
+revokes it, whatever the coordinator's state. Two members with one partition are therefore detected.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ START_AGAIN = {
 
 
 class Consumer:
-    """A member that speaks the consumer protocol."""
+    """A member of the consumer protocol."""
 
     was_removed = False
     loss = 0.15
-    """Share of answers that do not arrive."""
+    """Share of responses that are lost."""
 
     def __init__(self, group: Group, name: str, chance: Random, *, static: bool) -> None:
         self.group = group
@@ -63,18 +62,18 @@ class Consumer:
         self.epoch = 0
         self.held: Places = frozenset()
         self.wanted: Places | None = None
-        """What it was told to have, where it has not got there yet."""
+        """Its last assignment, where it has not applied it yet."""
         self.tell_all = True
 
     def step(self) -> None:
-        """Let go, then take up, then say so."""
+        """Revoke, then start to read, then report."""
         if self.wanted is not None and self.chance.random() < 0.7:
             if self.held <= self.wanted:
                 self.held, self.wanted = self.wanted, None
             else:
                 self.held &= self.wanted
-        # Who has not taken up yet what it was told, loses no answer: KIP-848 cannot see that it is
-        # about to (nor can Apache Kafka).
+        # A member that has not applied its assignment yet loses no response: KIP-848 cannot see
+        # that it is about to (nor can Apache Kafka).
         self.beat(lost=self.wanted is None and self.chance.random() < self.loss)
 
     def beat(self, *, lost: bool) -> None:
@@ -100,12 +99,12 @@ class Consumer:
             return
         self.tell_all = False
         self.epoch = answer["member_epoch"]
-        told = places(answer.get("assignment"))
-        if told is not None:
-            self.wanted = told
+        assignment = places(answer.get("assignment"))
+        if assignment is not None:
+            self.wanted = assignment
 
     def existing(self) -> Places:
-        """What it has of topics that are not deleted."""
+        """Its partitions of topics that are not deleted."""
         return frozenset(
             place for place in self.held if self.group.topics.topic_name(place[0]) is not None
         )
@@ -124,12 +123,12 @@ class Consumer:
         self.is_in = False
         self.lives += 1
 
-    def settled(self) -> bool:
+    def converged(self) -> bool:
         return self.is_in and self.wanted is None and not self.tell_all
 
 
 class Classic(Consumer):
-    """A member that speaks the classic protocol, cooperatively, in the same group."""
+    """A member of the classic protocol, cooperative, in the same group."""
 
     def __init__(self, group: Group, name: str, chance: Random, *, static: bool) -> None:
         super().__init__(group, name, chance, static=static)
@@ -137,8 +136,8 @@ class Classic(Consumer):
         self.must_join = True
 
     was_removed = False
-    """It joins under an id that the group has forgotten, and hears only with its next
-    assignment that it lost what it had.
+    """It joins under an id that the coordinator has removed. Only its next assignment shows that it
+    lost its partitions.
     """
 
     @property
@@ -165,7 +164,7 @@ class Classic(Consumer):
         if not isinstance(present, ConsumerGroup) or present.is_empty:
             self.forget()
             self.is_in = False
-            return  # alone it would make a classic group
+            return  # alone it would form a classic group
         try:
             self._step()
         except MqError as error:
@@ -244,7 +243,7 @@ class Classic(Consumer):
         self.forget()
         self.is_in = False
 
-    def settled(self) -> bool:
+    def converged(self) -> bool:
         return self.is_in and self.wanted is None and not self.must_join and not self.must_sync
 
 
@@ -330,8 +329,8 @@ class World:
                 assert getattr(before.subscriptions, name) == getattr(after.subscriptions, name)
 
     def compact(self) -> None:
-        """The log loses, up to some record, what later records have replaced, and then some
-        tombstones.
+        """Compaction: the log loses, up to some record, the records that later ones replaced, and
+        then some tombstones.
         """
         log = self.group.harness.log
         cut = self.chance.randrange(len(log) + 1)
@@ -354,21 +353,21 @@ class World:
         state = self.state()
         if state is None:
             return
-        told = owners(state)
+        assignment = owners(state)
         assert state.assignment_epoch <= state.epoch
         assert all(member.epoch <= state.assignment_epoch for member in state.members.values())
         has: dict[tuple[UUID, int], str] = {}
         for member in self.members:
             if member.member_id not in state.members or member.was_removed:
-                continue  # what it has is not its own any more, and its commits are refused
+                continue  # its partitions are no longer its own, and its commits are refused
             for place in member.existing():
                 assert place not in has, (place, member.name, has[place])
                 has[place] = member.name
-                assert told.get(place) == member.member_id, (place, member.name)
+                assert assignment.get(place) == member.member_id, (place, member.name)
 
-    def settle(self) -> None:
-        """Everybody goes on, nothing else happens: in the end each has its part, and
-        everything is somebody's.
+    def converge(self) -> None:
+        """All members continue and no other event occurs: in the end each has its share, and every
+        partition has an owner.
         """
         for member in self.members:
             member.loss = 0.0
@@ -382,9 +381,9 @@ class World:
             if (
                 number > 12
                 and state.state_name() == "Stable"
-                and all(member.settled() for member in self.members)
+                and all(member.converged() for member in self.members)
             ):
-                break  # after more than the ten seconds in which new topics may go unseen
+                break  # after more than the ten seconds in which new topics may be undetected
         else:
             assert state is not None
             raise AssertionError(state.state_name(), [member.__dict__ for member in self.members])
@@ -404,12 +403,12 @@ class World:
 @pytest.mark.slow
 @pytest.mark.parametrize("classic", [False, True])
 @pytest.mark.parametrize("seed", range(10))
-def test_a_partition_has_one_owner_whatever_happens(seed: int, classic: bool) -> None:
+def test_a_partition_has_one_owner_after_any_events(seed: int, classic: bool) -> None:
     world = World(seed, classic=classic)
     for _ in range(250):
         world.event()
         world.check()
-    world.settle()
+    world.converge()
     world.fail_over()
     world.compact()
     world.fail_over()

@@ -1,5 +1,5 @@
-"""What members say about themselves is theirs: whatever the bytes within are, the
-coordinator answers, and the next one can be loaded.
+"""Members send arbitrary bytes about themselves: the coordinator responds whatever they are, and
+the next coordinator can load them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mqd.protocol.consumer_protocol import Subscription, encode_subscription
 from tests.coordinator.group.consumer_support import GROUP
 from tests.coordinator.group.test_consumer_migration import PROTOCOL, Mixed
 
-SAID = encode_subscription(Subscription(("a",)), 2)
+SUBSCRIPTION = encode_subscription(Subscription(("a",)), 2)
 
 
 def protocols(**said: bytes) -> list[dict[str, Any]]:
@@ -28,34 +28,38 @@ def protocols(**said: bytes) -> list[dict[str, Any]]:
 def two_classic(
     group: Mixed, first: list[dict[str, Any]], second: list[dict[str, Any]]
 ) -> tuple[str, str, int]:
-    """A classic group of two that waits for assignments: ids, the leader's first, and the
-    generation.
+    """A classic group of two that waits for assignments. Returns the ids, the leader's first, and
+    the generation.
     """
     leader = str(group.join_classic(protocols=first)["member_id"])
-    other = group.harness.answer(group.ask_to_join("", protocols=second))["member_id"]
-    waiting = group.ask_to_join(other, protocols=second)
-    generation = group.harness.answer(group.ask_to_join(leader, protocols=first))["generation_id"]
+    other = group.harness.answer(group.start_join("", protocols=second))["member_id"]
+    waiting = group.start_join(other, protocols=second)
+    generation = group.harness.answer(group.start_join(leader, protocols=first))["generation_id"]
     assert group.harness.answer(waiting)["generation_id"] == generation
     return leader, other, generation
 
 
-def test_a_group_is_upgraded_while_a_member_joins_without_the_protocol_that_was_chosen() -> None:
+def test_a_group_is_upgraded_while_a_member_lacks_the_chosen_protocol() -> None:
     group = Mixed()
-    leader = str(group.join_classic(protocols=protocols(range=SAID, sticky=SAID))["member_id"])
+    leader = str(
+        group.join_classic(protocols=protocols(range=SUBSCRIPTION, sticky=SUBSCRIPTION))[
+            "member_id"
+        ]
+    )
     group.sync(leader, 1, {leader: [0]}, protocol_name="range")
-    other = group.harness.answer(group.ask_to_join("", protocols=protocols(sticky=SAID)))[
+    other = group.harness.answer(group.start_join("", protocols=protocols(sticky=SUBSCRIPTION)))[
         "member_id"
     ]
-    waiting = group.ask_to_join(other, protocols=protocols(sticky=SAID))
+    waiting = group.start_join(other, protocols=protocols(sticky=SUBSCRIPTION))
     assert group.join("m1")["member_epoch"] == 2
     assert group.harness.answer(waiting)["error_code"] is ErrorCode.REBALANCE_IN_PROGRESS
     assert set(group.state.members) == {leader, other, "m1"}
 
 
-def test_a_group_in_which_two_have_the_same_partition_is_not_upgraded() -> None:
+def test_a_group_with_two_owners_of_a_partition_is_not_upgraded() -> None:
     group = Mixed()
     leader, other, generation = two_classic(
-        group, protocols(**{PROTOCOL: SAID}), protocols(**{PROTOCOL: SAID})
+        group, protocols(**{PROTOCOL: SUBSCRIPTION}), protocols(**{PROTOCOL: SUBSCRIPTION})
     )
     group.sync(leader, generation, {leader: [0, 1, 2], other: [2, 3]})
     with pytest.raises(MqError, match="a partition to several members") as refused:
@@ -65,7 +69,7 @@ def test_a_group_in_which_two_have_the_same_partition_is_not_upgraded() -> None:
     assert group.type_of_group() is ClassicGroup
 
 
-def test_a_member_with_an_empty_first_protocol_gets_its_assignment_after_the_upgrade() -> None:
+def test_a_member_with_an_empty_first_protocol_gets_its_assignment() -> None:
     group = Mixed()
     nothing = encode_subscription(Subscription(()), 2)
     leader, other, generation = two_classic(
@@ -78,16 +82,16 @@ def test_a_member_with_an_empty_first_protocol_gets_its_assignment_after_the_upg
 
 
 @pytest.mark.parametrize("metadata", [b"", b"\x00", b"\xff\xff", b"\x7f\xff"])
-def test_a_group_becomes_classic_whatever_stands_under_the_protocol_that_is_chosen_then(
+def test_a_group_becomes_classic_with_any_metadata_of_the_chosen_protocol(
     metadata: bytes,
 ) -> None:
     group = Mixed()
     first = group.classic_alone()
     group.join("m1")
     group.join_classic(
-        first, (0, 1, 2, 3), protocols=protocols(**{PROTOCOL: SAID, "common": metadata})
+        first, (0, 1, 2, 3), protocols=protocols(**{PROTOCOL: SUBSCRIPTION, "common": metadata})
     )
-    group.join_classic(protocols=protocols(own=SAID, common=metadata))
+    group.join_classic(protocols=protocols(own=SUBSCRIPTION, common=metadata))
     group.leave("m1")
     assert group.type_of_group() is ClassicGroup
     group.harness.fail_over()
@@ -109,7 +113,7 @@ def test_a_member_with_too_many_topics_is_refused() -> None:
     ):
         assert group.refusal(subscribed_topic_names=MANY, **more) is ErrorCode.INVALID_REQUEST
     with pytest.raises(MqError, match="at most") as refused:
-        group.harness.answer(group.ask_to_join("m1", topics=tuple(MANY)))
+        group.harness.answer(group.start_join("m1", topics=tuple(MANY)))
     assert refused.value.code is ErrorCode.INVALID_REQUEST
     assert (
         list(group.state.members) == ["m1"]
@@ -118,7 +122,7 @@ def test_a_member_with_too_many_topics_is_refused() -> None:
 
 
 @pytest.mark.parametrize("topics", [tuple(MANY), tuple("y" * 1000 + name for name in MANY[:2000])])
-def test_a_group_whose_members_say_too_much_is_not_upgraded(topics: tuple[str, ...]) -> None:
+def test_a_group_with_too_much_metadata_is_not_upgraded(topics: tuple[str, ...]) -> None:
     group = Mixed()
     group.join_classic(topics=topics)
     with pytest.raises(MqError, match="the metadata of a member exceeds") as refused:
@@ -128,14 +132,16 @@ def test_a_group_whose_members_say_too_much_is_not_upgraded(topics: tuple[str, .
     )
 
 
-def test_a_classic_member_with_too_much_metadata_cannot_join_a_consumer_group() -> None:
+def test_a_classic_member_with_too_much_metadata_is_refused() -> None:
     group = Mixed()
     group.join("m1")
     with pytest.raises(MqError, match=r"message\.max\.bytes"):
         group.join_classic(topics=tuple("y" * 1000 + name for name in MANY[:2000]))
 
 
-def test_what_members_of_one_consumer_group_say_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metadata_of_the_members_of_one_consumer_group_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("mqd.coordinator.group.consumer_updates.CONSUMER_GROUP_BYTES_MAX", 100_000)
     group = Mixed()
     group.join("m1", MANY[:1000])
@@ -150,7 +156,7 @@ def test_what_members_of_one_consumer_group_say_is_bounded(monkeypatch: pytest.M
     assert group.state.memory == before
 
 
-def test_of_the_topics_that_are_there_each_is_wanted_that_somebody_names() -> None:
+def test_every_existing_subscribed_topic_is_assigned() -> None:
     group = ConsumerGroup("g")
     names = "abcdef"
     for text in ("", "a", "ab", "bcx", "xyz", "abcdefxyz"):

@@ -1,4 +1,4 @@
-"""What the members of all groups of a node may say of themselves together, in memory."""
+"""The memory of a node for the metadata of all members of all groups is bounded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.coordinator.group.classic_support import Groups
 from tests.coordinator.group.consumer_support import Group
 
 
-def test_what_members_of_all_groups_say_is_bounded() -> None:
+def test_metadata_of_the_members_of_all_groups_is_bounded() -> None:
     groups = Groups(group_members_memory_bytes=100_000)
     large = [("range", bytes(30_000))]
     tickets = [groups.join(group_id=group_id, protocols=large) for group_id in ("a", "b", "c")]
@@ -17,17 +17,15 @@ def test_what_members_of_all_groups_say_is_bounded() -> None:
         refused = groups.join(group_id=group_id, protocols=large)
         with pytest.raises(MqError) as told:
             groups.answer(refused)
-        assert told.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE, (
-            "upon which clients try again"
-        )
+        assert told.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE, "a code that clients retry"
     assert groups.shard.state.get("d") is None
     groups.advance(3)
     one, *_ = (groups.answer(ticket)["member_id"] for ticket in tickets)
     assert groups.join_now(one, group_id="a", protocols=large)["error_code"] == ErrorCode.NONE, (
-        "it comes again with as much as before"
+        "it joins again with as much metadata as before"
     )
     groups.fail_over()
-    assert sum(group.memory for group in groups.shard.groups) < 100, "that was not written"
+    assert sum(group.memory for group in groups.shard.groups) < 100, "this was not written"
     groups.join(group_id="d", protocols=large)
 
 
@@ -46,7 +44,7 @@ def test_a_member_that_left_makes_room_for_others() -> None:
     assert groups.shard.state.by_id["b"].memory > 80_000
 
 
-def test_what_members_of_consumer_groups_say_is_bounded_too() -> None:
+def test_metadata_of_members_of_consumer_groups_is_bounded_too() -> None:
     names = [f"{number:0100}" for number in range(300)]
     group = Group(group_members_memory_bytes=70_000)
     epoch = group.join("m1", names)["member_epoch"]

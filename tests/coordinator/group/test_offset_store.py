@@ -1,4 +1,4 @@
-"""Committed offsets in memory, held to a model that reads the whole log anew for every question."""
+"""Committed offsets in memory, compared with a model that reads the whole log for every query."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Entries = dict[OffsetCommitKey, list[tuple[OffsetCommit, int | None]]]
 
 
 def model(log: list[Any]) -> Entries:
-    """Of each partition, in the order of the log: what was committed, and in whose open
+    """For each partition, in the order of the log: what was committed, and in which open
     transaction.
     """
     found: Entries = {key: [] for key in KEYS}
@@ -109,7 +109,7 @@ def test_committed_and_pending_state_equal_the_log(log: list[Any]) -> None:
 
 
 @given(st.lists(events, max_size=30))
-def test_nothing_is_left_of_what_was_removed(log: list[Any]) -> None:
+def test_removed_offsets_leave_nothing_behind(log: list[Any]) -> None:
     store = OffsetStore()
     replay(store, log)
     for key in KEYS:
@@ -119,7 +119,7 @@ def test_nothing_is_left_of_what_was_removed(log: list[Any]) -> None:
     assert vars(store) | {"_places": 0} == vars(OffsetStore())
 
 
-def test_an_offset_that_waited_does_not_replace_a_later_commit() -> None:
+def test_a_pending_offset_does_not_replace_a_later_commit() -> None:
     store = OffsetStore()
     key = KEYS[0]
     replay(store, [Put(key, OffsetCommit(5), 1), Put(key, OffsetCommit(7), None), End(1, True)])

@@ -1,5 +1,5 @@
-"""What a group may commit, what it is told, and what goes by itself: of classic groups and
-such as only keep offsets.
+"""What a group may commit, what it fetches, and which offsets expire: for classic groups and groups
+that only store offsets.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.coordinator.group.offset_support import (
     commit,
     commit_in_transaction,
     delete,
-    fetch_answer,
+    fetch_response,
     fetched,
     log_size,
     replay,
@@ -58,7 +58,7 @@ def group(topics: Topics, options: Options) -> Group:
 
 
 SUBSCRIPTION = b"\x00\x00\x00\x00\x00\x01\x00\x01t" + b"\xff\xff\xff\xff"
-"""Of the consumer protocol, version 0: to t."""
+"""A group of the consumer protocol, version 0, subscribed to t."""
 
 
 def stable(topics: bytes = SUBSCRIPTION, protocol_type: str = "consumer") -> GroupMetadata:
@@ -69,11 +69,11 @@ def stable(topics: bytes = SUBSCRIPTION, protocol_type: str = "consumer") -> Gro
 # -- OffsetCommit and OffsetFetch
 
 
-def test_what_was_committed_is_fetched_also_from_the_next_coordinator(group: Group) -> None:
+def test_committed_offsets_are_fetched_also_from_the_next_coordinator(group: Group) -> None:
     assert commit(group, (0, 5), (2, 9), metadata="note", epoch=4) == {0: 0, 2: 0}
     for _ in range(2):
         assert fetched(group) == {0: 5, 1: -1, 2: 9}
-        answer = fetch_answer(group)
+        answer = fetch_response(group)
         assert answer == {
             "group_id": "g",
             "error_code": 0,
@@ -103,7 +103,7 @@ def test_what_was_committed_is_fetched_also_from_the_next_coordinator(group: Gro
         group.fail_over()
 
 
-def test_the_record_is_kafka_s(group: Group, topics: Topics) -> None:
+def test_the_record_has_kafka_s_format(group: Group, topics: Topics) -> None:
     commit(group, (1, 5), metadata="n", epoch=4)
     ((record, producer),) = group.log
     assert producer == NO_PRODUCER and not isinstance(record, bool)
@@ -125,10 +125,10 @@ def test_a_later_commit_replaces_an_earlier_one_even_with_a_smaller_offset(group
 
 def test_an_unknown_group_has_no_offsets_and_no_error(group: Group) -> None:
     assert fetched(group) == {0: -1, 1: -1, 2: -1}
-    assert fetch_answer(group)["topics"] == []
+    assert fetch_response(group)["topics"] == []
 
 
-def test_what_does_not_exist_is_refused_and_the_rest_is_committed(group: Group) -> None:
+def test_unknown_partitions_are_refused_and_the_rest_is_committed(group: Group) -> None:
     assert commit(group, (0, 5), (3, 5), (-1, 5)) == {
         0: 0,
         3: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -139,7 +139,7 @@ def test_what_does_not_exist_is_refused_and_the_rest_is_committed(group: Group) 
     assert log_size(group) == 1
 
 
-def test_a_commit_of_nothing_that_exists_makes_no_group(group: Group) -> None:
+def test_a_commit_for_unknown_partitions_creates_no_group(group: Group) -> None:
     commit(group, (0, 5), topic="nowhere")
     assert group.shard.state.get("g") is None
 
@@ -176,7 +176,7 @@ def test_topics_by_id(group: Group, topics: Topics) -> None:
         {"topic_id": unknown, "partition_indexes": [0]},
         {"topic_id": known, "partition_indexes": [0, 1]},
     ]
-    found = fetch_answer(group, 10, topics=wanted)["topics"]
+    found = fetch_response(group, 10, topics=wanted)["topics"]
     assert [
         (
             one["topic_id"],
@@ -187,7 +187,7 @@ def test_topics_by_id(group: Group, topics: Topics) -> None:
         (known, [(5, 0), (-1, 0)]),
         (unknown, [(-1, ErrorCode.UNKNOWN_TOPIC_ID)]),
     ]
-    assert [one["topic_id"] for one in fetch_answer(group, 10)["topics"]] == [known]
+    assert [one["topic_id"] for one in fetch_response(group, 10)["topics"]] == [known]
 
 
 def test_members_of_no_group_are_refused(group: Group) -> None:
@@ -215,7 +215,7 @@ def test_only_members_of_the_generation_commit(group: Group) -> None:
     assert fetched(group, 0) == {0: 5}
 
 
-def test_a_commit_keeps_the_member_s_session(group: Group) -> None:
+def test_a_commit_extends_the_member_s_session(group: Group) -> None:
     replay(group, stable())
     for offset in range(3):
         group.advance(30)
@@ -235,7 +235,7 @@ def test_a_commit_of_too_many_partitions_is_refused(
     assert commit(group, (0, 5), (1, 5)) == {0: 0, 1: 0}
 
 
-def test_a_group_has_room_for_so_much(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_offsets_of_a_group_are_bounded(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "GROUP_OFFSETS_BYTES_MAX", 2 * OFFSET_BYTES + 5)
     assert commit(group, (0, 5), (1, 5), (2, 5), metadata="12") == {
         0: 0,
@@ -244,12 +244,12 @@ def test_a_group_has_room_for_so_much(group: Group, monkeypatch: pytest.MonkeyPa
     }
     assert commit(group, (0, 6), metadata="123") == {0: 0}
     assert commit(group, (0, 7), metadata="1234") == {0: ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
-    assert commit(group, (0, 8), metadata="") == {0: 0}  # what takes less is always taken
+    assert commit(group, (0, 8), metadata="") == {0: 0}  # a smaller commit is always accepted
     assert fetched(group) == {0: 8, 1: 5, 2: -1}
     assert commit(group, (2, 5), group_id="other") == {2: 0}
 
 
-def test_room_that_is_given_up_counts_once(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_freed_room_counts_once(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "GROUP_OFFSETS_BYTES_MAX", 2 * OFFSET_BYTES + 5)
     assert commit(group, (0, 5), (1, 5), metadata="12") == {0: 0, 1: 0}
     larger = [row | {"committed_metadata": "1234567"} for row in rows((1, 6))]
@@ -262,7 +262,7 @@ def test_room_that_is_given_up_counts_once(group: Group, monkeypatch: pytest.Mon
     ]
 
 
-def test_pending_offsets_take_room_and_existing_ones_may_be_committed(
+def test_pending_offsets_take_room_and_existing_ones_may_change(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "GROUP_OFFSETS_BYTES_MAX", 2 * OFFSET_BYTES)
@@ -284,7 +284,7 @@ def test_pending_offsets_take_room_and_existing_ones_may_be_committed(
 
 @pytest.mark.parametrize("committed", [True, False])
 @pytest.mark.parametrize("fail_over", ["before the marker", "after the marker", "never"])
-def test_offsets_of_a_transaction_stand_when_it_has_committed(
+def test_offsets_of_a_transaction_count_after_its_commit(
     group: Group, committed: bool, fail_over: str
 ) -> None:
     commit(group, (0, 5), (1, 6))
@@ -302,14 +302,14 @@ def test_offsets_of_a_transaction_stand_when_it_has_committed(
 
 
 @pytest.mark.parametrize("committed", [False, True])
-def test_a_list_of_stable_offsets_includes_those_that_wait(group: Group, committed: bool) -> None:
-    """Else a reader of all stable offsets would take the first one for missing."""
+def test_a_list_of_stable_offsets_includes_pending_ones(group: Group, committed: bool) -> None:
+    """Otherwise a reader of all stable offsets would believe that the first one is missing."""
     if committed:
         commit(group, (0, 5))
     commit_in_transaction(group, (0, 50))
     assert fetched(group, require_stable=True)[0] == -ErrorCode.UNSTABLE_OFFSET_COMMIT
-    assert len(fetch_answer(group, require_stable=False)["topics"]) == committed
-    (found,) = fetch_answer(group, require_stable=True)["topics"]
+    assert len(fetch_response(group, require_stable=False)["topics"]) == committed
+    (found,) = fetch_response(group, require_stable=True)["topics"]
     assert found["partitions"] == [
         {
             "partition_index": 0,
@@ -329,7 +329,7 @@ def test_each_producer_has_its_own_transaction(group: Group) -> None:
     assert fetched(group, 0) == {0: 80}
     assert fetched(group, 0, require_stable=True) == {0: -ErrorCode.UNSTABLE_OFFSET_COMMIT}
     group.mark(PRODUCER, True)
-    # the other's commit came later in the log
+    # the other's commit is later in the log
     assert fetched(group, require_stable=True) == {0: 80, 1: 51, 2: -1}
     group.fail_over()
     assert fetched(group, require_stable=True) == {0: 80, 1: 51, 2: -1}
@@ -351,7 +351,7 @@ def test_a_transaction_s_commit_checks_members_too(group: Group) -> None:
         0: 0,
         9: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
-    # before KIP-447, producers did not say for whom
+    # before KIP-447, producers did not send the member
     assert commit_in_transaction(group, (0, 6)) == {0: 0}
 
 
@@ -371,7 +371,7 @@ def test_a_producer_without_a_transaction_commits_nothing(
     assert caught.value.code is code
 
 
-def test_what_is_refused_belongs_to_no_transaction(group: Group) -> None:
+def test_refused_offsets_belong_to_no_transaction(group: Group) -> None:
     assert commit_in_transaction(group, (0, 5), topic="nowhere") == {
         0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     }
@@ -381,16 +381,16 @@ def test_what_is_refused_belongs_to_no_transaction(group: Group) -> None:
 # -- OffsetDelete
 
 
-def test_deleted_offsets_are_gone(group: Group) -> None:
+def test_deleted_offsets_are_not_fetched(group: Group) -> None:
     commit(group, (0, 5), (1, 6))
     assert delete(group, 0, 2, 9) == {9: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0: 0, 2: 0}
-    assert log_size(group) == 3  # no tombstone of what was not there
+    assert log_size(group) == 3  # no tombstone for an offset that did not exist
     for _ in range(2):
         assert fetched(group) == {0: -1, 1: 6, 2: -1}
         group.fail_over()
 
 
-def test_an_offset_that_waits_is_deleted_too(group: Group) -> None:
+def test_a_pending_offset_is_deleted_too(group: Group) -> None:
     commit_in_transaction(group, (0, 50))
     assert delete(group, 0) == {0: 0}
     group.mark(PRODUCER, True)
@@ -406,7 +406,7 @@ def test_offsets_in_use_are_not_deleted(group: Group) -> None:
     assert fetched(group, 0) == {0: 5}
 
 
-def test_offsets_of_groups_that_do_not_consume_are_not_deleted_under_their_members(
+def test_offsets_of_other_protocol_types_are_not_deleted_with_members(
     group: Group,
 ) -> None:
     replay(group, stable(b"", "connect"))
@@ -442,7 +442,7 @@ def test_offsets_of_a_group_without_members_expire_each_by_its_own_age(group: Gr
     assert fetched(group) == {0: -1, 1: -1, 2: -1}
 
 
-def test_with_its_last_offset_the_group_goes(group: Group) -> None:
+def test_a_group_is_removed_with_its_last_offset(group: Group) -> None:
     commit(group, (0, 5))
     group.advance(RETENTION_SECONDS + CHECK_SECONDS)
     assert group.shard.state.get("g") is None
@@ -451,7 +451,7 @@ def test_with_its_last_offset_the_group_goes(group: Group) -> None:
     assert group.log[-1][0] == (encode(GroupMetadataKey("g"), stable()).key, None)
 
 
-def test_offsets_of_a_group_that_was_left_expire_from_when_it_was_left(group: Group) -> None:
+def test_offsets_of_an_empty_group_expire_after_its_last_member_left(group: Group) -> None:
     commit(group, (0, 5))
     group.advance(6 * DAY_SECONDS)
     replay(group, GroupMetadata("consumer", 3, None, None, group.now.wall_ms))
@@ -463,14 +463,16 @@ def test_offsets_of_a_group_that_was_left_expire_from_when_it_was_left(group: Gr
 
 
 def beating(group: Group, seconds: float) -> None:
-    """Let time pass for a group whose member is alive."""
+    """Advance time for a group whose member is alive."""
     until = group.now.seconds + seconds
     while group.now.seconds < until:
         group.advance(40)
         group.call("Heartbeat", 4, {"group_id": "g", "generation_id": 3, "member_id": "m"})
 
 
-def test_topics_that_a_living_group_has_left_expire(group: Group, options: Options) -> None:
+def test_offsets_of_unsubscribed_topics_of_an_active_group_expire(
+    group: Group, options: Options
+) -> None:
     options.own["offsets.retention.minutes"] = 60
     commit(group, (0, 5))
     commit(group, (0, 6), topic="u")
@@ -491,7 +493,7 @@ def test_offsets_of_unknown_topics_of_a_live_group_stay(
     assert fetched(group, 0) == {0: 5}
 
 
-def test_what_a_transaction_may_still_change_does_not_expire(group: Group) -> None:
+def test_offsets_of_an_open_transaction_do_not_expire(group: Group) -> None:
     commit(group, (0, 5))
     commit_in_transaction(group, (0, 6), (1, 7))
     group.advance(RETENTION_SECONDS + CHECK_SECONDS)
@@ -502,13 +504,13 @@ def test_what_a_transaction_may_still_change_does_not_expire(group: Group) -> No
     assert group.shard.state.get("g") is None
 
 
-def test_a_group_of_which_only_a_transaction_knows_stays(group: Group) -> None:
+def test_a_group_with_only_pending_offsets_stays(group: Group) -> None:
     commit_in_transaction(group, (0, 6))
     group.advance(RETENTION_SECONDS + CHECK_SECONDS)
     assert group.shard.state.get("g") is not None
 
 
-def test_old_clients_say_how_long(group: Group) -> None:
+def test_old_clients_set_the_retention(group: Group) -> None:
     assert commit(group, (0, 5), version=4, retention_time_ms=1_000_000) == {0: 0}
     commit(group, (1, 6))
     group.advance(600)
@@ -525,7 +527,7 @@ def test_unlimited_retention_keeps_offsets(group: Group) -> None:
 
 
 def portions(group: Group) -> list[int]:
-    """Bytes of keys that each decision from now on writes."""
+    """The bytes of keys that each later decision writes."""
     sizes: list[int] = []
     carry_out = group.carry_out
 
@@ -562,7 +564,7 @@ def test_many_offsets_expire_in_batches_that_fit(group: Group, topics: Topics) -
 # -- topics that are deleted
 
 
-def test_offsets_of_a_deleted_topic_go(group: Group, topics: Topics) -> None:
+def test_offsets_of_a_deleted_topic_are_deleted(group: Group, topics: Topics) -> None:
     commit(group, (0, 5))
     commit_in_transaction(group, (1, 6))
     commit(group, (0, 7), topic="u")
@@ -575,7 +577,7 @@ def test_offsets_of_a_deleted_topic_go(group: Group, topics: Topics) -> None:
     assert group.shard.state.get("g") is not None
 
 
-def test_offsets_of_a_topic_that_was_deleted_before_go_when_the_log_is_loaded(
+def test_loading_deletes_offsets_of_topics_that_were_deleted_before(
     group: Group, topics: Topics
 ) -> None:
     commit(group, (0, 5))
@@ -584,7 +586,7 @@ def test_offsets_of_a_topic_that_was_deleted_before_go_when_the_log_is_loaded(
     assert fetched(group, 0) == {0: -1}
 
 
-def test_a_recreated_topic_has_none_of_the_old_offsets(group: Group, topics: Topics) -> None:
+def test_a_recreated_topic_has_no_old_offsets(group: Group, topics: Topics) -> None:
     commit(group, (0, 5), (1, 6))
     topics.create("t", 3)
     commit(group, (1, 60))
@@ -592,7 +594,7 @@ def test_a_recreated_topic_has_none_of_the_old_offsets(group: Group, topics: Top
     assert fetched(group) == {0: -1, 1: 60, 2: -1}
 
 
-def test_many_offsets_of_a_deleted_topic_go_in_batches_that_fit(
+def test_many_offsets_of_a_deleted_topic_are_deleted_in_batches_that_fit(
     group: Group, topics: Topics
 ) -> None:
     topics.delete(commit_to_many(group, topics))
@@ -606,7 +608,7 @@ def test_many_offsets_of_a_deleted_topic_go_in_batches_that_fit(
     assert not group.shard.offsets.has_offsets("g")
 
 
-def test_offsets_of_a_deleted_topic_go_when_that_can_be_written_again(
+def test_offsets_of_a_deleted_topic_are_deleted_after_a_refused_append(
     group: Group, topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit(group, (0, 5))
@@ -623,7 +625,7 @@ def test_offsets_of_a_deleted_topic_go_when_that_can_be_written_again(
     assert log_size(group) == written
 
 
-def test_requests_that_wait_for_the_new_topic_stay(group: Group, topics: Topics) -> None:
+def test_requests_that_wait_for_the_new_topic_continue(group: Group, topics: Topics) -> None:
     commit(group, (0, 5))
     topics.create("t", 3)
     commit_in_transaction(group, (0, 50))
@@ -636,8 +638,8 @@ def test_a_deleted_topic_is_not_found_by_its_id(group: Group, topics: Topics) ->
     commit(group, (0, 5))
     commit(group, (0, 7), topic="u")
     topics.delete("t")
-    assert [one["name"] for one in fetch_answer(group, 10)["topics"]] == ["u"]
-    assert [one["name"] for one in fetch_answer(group, 9)["topics"]] == ["t", "u"]
+    assert [one["name"] for one in fetch_response(group, 10)["topics"]] == ["u"]
+    assert [one["name"] for one in fetch_response(group, 9)["topics"]] == ["t", "u"]
 
 
 def test_an_offset_of_the_old_topic_is_not_returned_for_the_new_one(
@@ -645,11 +647,11 @@ def test_an_offset_of_the_old_topic_is_not_returned_for_the_new_one(
 ) -> None:
     commit(group, (0, 5))
     topic_id = topics.create("t", 3)
-    answer = fetch_answer(group, 10, topics=[{"topic_id": topic_id, "partition_indexes": [0]}])
+    answer = fetch_response(group, 10, topics=[{"topic_id": topic_id, "partition_indexes": [0]}])
     assert [row["committed_offset"] for row in answer["topics"][0]["partitions"]] == [-1]
 
 
-def test_offsets_that_do_not_say_of_which_topic_stay_with_the_one_there_is(
+def test_offsets_without_a_topic_id_belong_to_the_existing_topic(
     group: Group, topics: Topics
 ) -> None:
     # as Kafka 4.0 wrote it
@@ -657,13 +659,13 @@ def test_offsets_that_do_not_say_of_which_topic_stay_with_the_one_there_is(
     topics.create("v", 1)
     group.fail_over()
     assert fetched(group, 0) == {0: 5}
-    answer = fetch_answer(
+    answer = fetch_response(
         group, 10, topics=[{"topic_id": topics.topic_id("t"), "partition_indexes": [0]}]
     )
     assert [row["committed_offset"] for row in answer["topics"][0]["partitions"]] == [5]
 
 
-def test_a_search_is_made_once_for_each_topic_that_had_the_name(
+def test_each_former_topic_of_the_name_is_searched_once(
     group: Group, topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit(group, (0, 5))
@@ -696,7 +698,7 @@ def test_a_change_of_the_metadata_that_deletes_nothing_writes_nothing(
     assert log_size(group) == before
 
 
-# -- for the other parts
+# -- for other components
 
 
 def test_a_group_is_deleted_with_all_its_offsets(group: Group) -> None:

@@ -1,5 +1,5 @@
-"""Committed offsets in any order of events: the next coordinator knows what this one knows,
-and every acknowledged commit counts.
+"""Committed offsets with events in any order: the next coordinator has the same state, and every
+acknowledged commit counts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.coordinator.group.offset_support import (
     commit,
     commit_in_transaction,
     delete,
-    fetch_answer,
+    fetch_response,
 )
 from tests.coordinator.group.support import Options, Topics, group_harness
 
@@ -27,10 +27,10 @@ RETENTION_MINUTES = 60
 
 
 def known(group: Group) -> Any:
-    """All that clients can be told of the group's offsets."""
+    """Everything about the group's offsets that clients can fetch."""
     told = []
     for stable in (False, True):
-        topics = fetch_answer(group, require_stable=stable)["topics"]
+        topics = fetch_response(group, require_stable=stable)["topics"]
         told.append(
             {
                 (one["name"], row["partition_index"]): row
@@ -39,13 +39,13 @@ def known(group: Group) -> Any:
             }
         )
     wanted = [{"name": name, "partition_indexes": [0, 1, 2]} for name in "tu"]
-    told.append(fetch_answer(group, topics=wanted, require_stable=True)["topics"])
+    told.append(fetch_response(group, topics=wanted, require_stable=True)["topics"])
     return told, sorted(group.shard.state.by_id), group.shard.offsets.has_offsets("g")
 
 
 class OffsetsMachine(RuleBasedStateMachine):
-    """`standing` is what was acknowledged outside transactions, and not deleted since;
-    offsets of transactions may stand in its place.
+    """`standing` holds the offsets that were acknowledged outside transactions, and not deleted
+    since; offsets of transactions may replace them.
     """
 
     @initialize()
@@ -55,8 +55,8 @@ class OffsetsMachine(RuleBasedStateMachine):
             self.topics, Options(**{"offsets.retention.minutes": RETENTION_MINUTES})
         )
         self.standing: dict[tuple[str, int], set[int]] = {}
-        """What may stand: one offset, or one of several while it is not followed whose
-        commit came last.
+        """The possible committed offsets: one, or several until it is known whose commit is last in
+        the log.
         """
         self.waiting: dict[Producer, dict[tuple[str, int], int]] = {}
 
@@ -103,7 +103,7 @@ class OffsetsMachine(RuleBasedStateMachine):
 
     @rule()
     def wait(self) -> None:
-        """Until everything has expired that no transaction holds back."""
+        """Wait until everything has expired that no transaction retains."""
         self.group.advance(RETENTION_MINUTES * 60 + 1200)
         held = {place for places in self.waiting.values() for place in places}
         self.standing = {
@@ -125,7 +125,7 @@ class OffsetsMachine(RuleBasedStateMachine):
                 del places[place]
 
     @invariant()
-    def what_stands_is_told(self) -> None:
+    def possible_offsets_are_fetched(self) -> None:
         if not hasattr(self, "group"):
             return
         assert self.group.shard.account.exact == self.group.shard.recount()

@@ -1,9 +1,9 @@
-"""Any calls, in any order: both protocols on the same groups, members with bytes that make no
-sense, appends that are refused, failovers.
+"""Any calls, in any order: both protocols on the same groups, members with arbitrary bytes, appends
+that are refused, failovers.
 
-Whatever comes, a shard refuses with MqError or answers; nobody who waits is forgotten; no partition
-has two owners; and a shard that reads the log holds what the one before held. `python -m
-tests.coordinator.group.test_random_calls 0-500` tries more seeds.
+For any input, a shard raises MqError or responds; every waiting request gets a response; no
+partition has two owners; and a shard that reads the log has the state of its predecessor. `python
+-m tests.coordinator.group.test_random_calls 0-500` tries more seeds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SOMEBODY = Producer(7, 0)
 NO_TOPIC = UUID(int=99)
 UNLIMITED = 2**31 - 1
 PENDING_BYTES = 1024
-"""What an id that was given out costs a classic group (`ClassicGroup.size`)."""
+"""The cost of a pending member id for a classic group (`ClassicGroup.size`)."""
 
 
 class Refusing(Harness[GroupShard]):
@@ -61,9 +61,9 @@ class Refusing(Harness[GroupShard]):
 
 
 class Caller:
-    """Makes up calls.
+    """Generates calls.
 
-    `known` and `epochs` are what the shard has told, so that some of them fit.
+    `known` and `epochs` are what the shard returned, so that some calls match.
     """
 
     def __init__(self, seed: int) -> None:
@@ -117,7 +117,7 @@ class Caller:
                 if answer.get(name, 0) > 0
             ]
 
-    # -- what is made up
+    # -- generated values
 
     def member_id(self) -> str:
         return self.random.choice([*self.known[-8:], "A", "B", "C"])
@@ -208,7 +208,7 @@ class Caller:
             instance_id=self.instance_id,
         )
 
-    # -- the classic one
+    # -- the classic protocol
 
     def classic_joins(self) -> None:
         choice = self.random.choice
@@ -325,7 +325,7 @@ class Caller:
         self.harness.ask("ConsumerGroupDescribe", 1, {"group_ids": [self.group_id]})
         self.harness.ask("ListGroups", 5, {"states_filter": [], "types_filter": []})
 
-    # -- the world
+    # -- the environment
 
     def time_passes(self) -> None:
         self.harness.advance(self.random.choice([0.01, 1.5, 4, 15, 61, 700]))
@@ -344,7 +344,7 @@ class Caller:
 
 
 def written(shard: GroupShard) -> dict[str, Any]:
-    """What of the groups is in records."""
+    """What the records hold of the groups."""
     found: dict[str, Any] = {}
     for group_id, group in shard.state.by_id.items():
         if isinstance(group, ConsumerGroup):
@@ -391,9 +391,9 @@ def check(harness: Refusing) -> None:
             assert not group.members
         else:
             assert any(key[1:2] == (group.group_id,) for key in harness.shard.state.timers), (
-                "nothing will ever move it on"
+                "no event will ever end its wait"
             )
-    assert harness.waiting <= waits, "who waits is forgotten"
+    assert harness.waiting <= waits, "a waiting request was lost"
 
 
 def run(seed: int) -> None:
@@ -404,7 +404,7 @@ def run(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_after_any_calls_no_member_is_forgotten_and_no_partition_has_two_owners(seed: int) -> None:
+def test_after_any_calls_no_request_is_lost_and_no_partition_has_two_owners(seed: int) -> None:
     run(seed)
 
 

@@ -172,7 +172,7 @@ WRITTEN: list[tuple[Key, Value, str, str]] = [
         "000003037831037832000000000000000c000000000000000d00",
     ),
 ]
-"""Key, value, and the bytes of both: in the versions that Kafka 4.3 writes."""
+"""Key, value, and the bytes of both, in the versions that Kafka 4.3 writes."""
 
 GONE: list[tuple[Key, str]] = [
     (OffsetCommitKey("g", "t", 3), "000100016700017400000003"),
@@ -273,7 +273,7 @@ READ: list[tuple[Key, Value, str, str]] = [
         ),
     ),
 ]
-"""Versions that were written before, or that only Kafka's next releases write."""
+"""Versions that earlier releases wrote, or that only Kafka's next releases write."""
 
 
 @pytest.mark.parametrize(("key", "value", "key_bytes", "value_bytes"), WRITTEN)
@@ -301,7 +301,7 @@ def test_values_of_other_versions_are_read(
     )
 
 
-def test_keys_of_old_kind_are_offsets_too() -> None:
+def test_keys_of_the_old_version_are_offsets_too() -> None:
     assert decode(CoordinatorRecord(bytes.fromhex("000000016700017400000003"), None)) == Entry(
         OffsetCommitKey("g", "t", 3), None
     )
@@ -318,8 +318,8 @@ def test_records_of_unknown_kinds_cannot_be_decoded() -> None:
     [
         (b"", None),
         (b"\x00", None),
-        (b"\x00\x02", None),  # no group
-        (bytes.fromhex("0002000567"), None),  # the group is cut off
+        (b"\x00\x02", None),  # not a group
+        (bytes.fromhex("0002000567"), None),  # the group id is truncated
         (bytes.fromhex("0002000167"), b""),
         (bytes.fromhex("0002000167"), b"\x00\x05"),  # a version still to come
         (bytes.fromhex("0002000167"), b"\xff\xff"),
@@ -331,12 +331,12 @@ def test_records_of_unknown_kinds_cannot_be_decoded() -> None:
         ),
     ],
 )
-def test_bytes_that_are_no_record_are_refused(key: bytes, value: bytes | None) -> None:
+def test_malformed_records_are_refused(key: bytes, value: bytes | None) -> None:
     with pytest.raises(RecordFormatError):
         decode(CoordinatorRecord(key, value))
 
 
-def test_what_was_decoded_does_not_hold_on_to_the_bytes() -> None:
+def test_decoded_records_do_not_reference_the_bytes() -> None:
     buffer = bytearray(encode(GroupMetadataKey("g"), _GROUP).value or b"")
     entry = decode(CoordinatorRecord(encode(GroupMetadataKey("g"), _GROUP).key, memoryview(buffer)))  # type: ignore[arg-type]  # bytes in a view
     assert entry is not None
@@ -360,7 +360,7 @@ offset_commits = st.builds(
 
 
 @given(offset_keys, offset_commits)
-def test_what_is_done_by_hand_is_what_is_declared(
+def test_the_fast_codec_equals_the_declared_schema(
     key: OffsetCommitKey, value: OffsetCommit
 ) -> None:
     record = encode(key, value)
@@ -370,7 +370,7 @@ def test_what_is_done_by_hand_is_what_is_declared(
 
 
 @given(offset_keys, offset_commits, st.data())
-def test_damaged_records_are_read_by_hand_as_they_are_declared(
+def test_the_fast_codec_reads_damaged_records_like_the_schema(
     key: OffsetCommitKey, value: OffsetCommit, data: st.DataObject
 ) -> None:
     record = encode(key, value)

@@ -1,5 +1,5 @@
-"""What the parts of a group shard share: deadlines, one group under one id whatever its
-type, and who hears of which record.
+"""What the parts of a group shard share: deadlines, one group under one id whatever its type, and
+which part gets which record.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.coordinator.group.classic_support import GROUP, Groups
         )
     )
 )
-def test_deadlines_are_those_that_were_set_last(steps: list[tuple[str, int, int]]) -> None:
+def test_the_last_set_deadline_counts(steps: list[tuple[str, int, int]]) -> None:
     timers = Timers()
     model: dict[tuple[str, ...], float] = {}
     for step, number, at in steps:
@@ -56,7 +56,7 @@ def test_deadlines_are_those_that_were_set_last(steps: list[tuple[str, int, int]
         assert set(timers) == set(model) and len(timers) == len(model)
 
 
-def test_a_deadline_that_is_put_off_a_thousand_times_is_one_entry() -> None:
+def test_a_deadline_postponed_a_thousand_times_is_one_entry() -> None:
     timers = Timers()
     for at in range(1000):
         timers.set(("kind", "key"), at)
@@ -117,9 +117,7 @@ def listed(groups: Groups) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def test_an_empty_group_of_the_consumer_protocol_becomes_classic_when_a_classic_member_comes() -> (
-    None
-):
+def test_an_empty_consumer_group_becomes_classic_for_a_classic_member() -> None:
     groups = Groups()
     beat(groups, "m", 0)
     assert isinstance(groups.shard.state.by_id[GROUP], ConsumerGroup)
@@ -129,7 +127,7 @@ def test_an_empty_group_of_the_consumer_protocol_becomes_classic_when_a_classic_
     before = len(groups.log)
     ticket = groups.join()
     appended = [record for record, _ in groups.log[before:] if isinstance(record, tuple)]
-    assert len(appended) == len(groups.log) - before, "no end of a transaction"
+    assert len(appended) == len(groups.log) - before, "not the end of a transaction"
     entries = [decode(record) for record in appended]
     kinds = [(entry.key, entry.value is None) for entry in entries]
     assert [deleted for _, deleted in kinds] == [True] * (len(kinds) - 1) + [False]
@@ -141,7 +139,7 @@ def test_an_empty_group_of_the_consumer_protocol_becomes_classic_when_a_classic_
     assert listed(groups) == [(GROUP, "", "Empty", "classic")]
 
 
-def test_an_empty_classic_group_becomes_one_of_the_consumer_protocol() -> None:
+def test_an_empty_classic_group_becomes_a_consumer_group() -> None:
     groups = Groups()
     (one,) = groups.form(None)
     groups.leave(one)
@@ -152,7 +150,7 @@ def test_an_empty_classic_group_becomes_one_of_the_consumer_protocol() -> None:
     assert not groups.classic_timers()
 
 
-def test_offsets_alone_make_an_empty_group_that_can_be_joined_and_deleted() -> None:
+def test_offsets_alone_form_a_group_that_can_be_joined_and_deleted() -> None:
     groups = Groups()
     partition = {"partition_index": 0, "committed_offset": 5, "committed_metadata": ""}
     request = {
@@ -179,7 +177,7 @@ def test_offsets_alone_make_an_empty_group_that_can_be_joined_and_deleted() -> N
     assert not groups.shard.state.by_id and not groups.shard.offsets.has_offsets(GROUP)
 
 
-def test_states_of_a_classic_group_are_entered_from_few_others() -> None:
+def test_states_of_a_classic_group_have_few_predecessors() -> None:
     group = ClassicGroup("g", None)
     for state in ClassicState:
         try:
@@ -223,7 +221,7 @@ def _member(member_id: str, instance_id: str | None = None) -> ClassicMember:
         ((_member("a"),), None),
     ],
 )
-def test_members_that_no_group_can_have_are_no_record(
+def test_records_with_impossible_members_are_refused(
     members: tuple[ClassicMember, ...], protocol: str | None
 ) -> None:
     groups = Groups()

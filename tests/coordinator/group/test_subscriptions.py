@@ -1,4 +1,4 @@
-"""Expressions that mean topics, and the hash that tells when a topic has changed."""
+"""Expressions that match topics, and the hash that shows when a topic has changed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_an_expression_matches_whole_names() -> None:
     }
 
 
-def test_a_search_continues_where_it_stopped_with_the_topics_of_its_start() -> None:
+def test_a_search_resumes_with_the_topics_of_its_start() -> None:
     topics = Topics({f"t{number}": 1 for number in range(3)})
     resolution = Resolution(["t.*", "x"], topics)
     topics.create("t9", 1)
@@ -36,7 +36,7 @@ def test_a_search_continues_where_it_stopped_with_the_topics_of_its_start() -> N
     assert resolution.version == 3
 
 
-def test_many_expressions_are_compiled_in_slices_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_expressions_are_compiled_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[str] = []
 
     def note(text: str) -> Any:
@@ -53,7 +53,7 @@ def test_many_expressions_are_compiled_in_slices_too(monkeypatch: pytest.MonkeyP
     assert [text for text, names in resolution.matched.items() if names] == ["t7"]
 
 
-def test_no_topics_are_nothing_to_search() -> None:
+def test_a_search_without_topics_ends_at_once() -> None:
     assert Resolution(["t.*"], Topics()).done
 
 
@@ -61,7 +61,7 @@ def test_no_topics_are_nothing_to_search() -> None:
     ("wrong", "cause"),
     [("(", "missing )"), ("(?!x)", "invalid perl operator"), ("(a{900}){900}", "repetition size")],
 )
-def test_what_re2_does_not_take_is_refused_with_its_cause(wrong: str, cause: str) -> None:
+def test_expressions_that_re2_refuses_are_refused_with_the_cause(wrong: str, cause: str) -> None:
     with pytest.raises(MqError) as refused:
         compile_expression(wrong)
     assert refused.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
@@ -71,12 +71,12 @@ def test_what_re2_does_not_take_is_refused_with_its_cause(wrong: str, cause: str
     assert cause in refused.value.message
 
 
-def test_expressions_that_explode_elsewhere_are_matched_in_linear_time() -> None:
+def test_expressions_with_exponential_backtracking_match_in_linear_time() -> None:
     pattern = compile_expression("(a+)+" * 20 + "b")
     assert pattern.fullmatch("a" * 249) is None
 
 
-def test_the_hash_changes_with_what_assignments_depend_on_and_with_nothing_else() -> None:
+def test_the_hash_changes_only_with_inputs_of_assignments() -> None:
     topics = Topics({"a": 2, "b": 1})
 
     def of(*names: str) -> int:

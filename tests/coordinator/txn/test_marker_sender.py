@@ -1,4 +1,4 @@
-"""Markers find their leaders, whatever becomes of them, and shards hear of it."""
+"""Markers reach their leaders despite failures, and shards get the results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def markers(
 
 
 class Cluster:
-    """Leaders, what they were told, and the shard."""
+    """Leaders, the requests that they received, and the shard."""
 
     def __init__(self) -> None:
         self.leaders: dict[TopicPartition, int | None] = {A0: 1, A1: 2, B0: 1}
@@ -50,19 +50,19 @@ class Cluster:
         """Node, producer, partition, coordinator epoch."""
         self.requests: list[tuple[float, int]] = []
         self.asked: list[int] = []
-        """How many markers each of them asked for."""
+        """The number of markers in each request."""
         self.errors: dict[TopicPartition, list[ErrorCode]] = defaultdict(list)
-        """What a partition answers before it is well."""
+        """The error codes that a partition returns before it accepts."""
         self.down: set[int] = set()
         self.silent: set[int] = set()
         self.bugs: dict[int, list[Exception]] = defaultdict(list)
-        """What goes wrong with requests to a node, one after the other."""
+        """The failures of requests to a node, in order."""
         self.shard_bugs: list[Exception] = []
         self.unheard_of: list[int] = []
-        """Error codes of a later release, told in place of others."""
+        """Error codes of a later release, returned in place of others."""
         self.reports: list[MarkersWritten | PartitionsSealed] = []
         self.refusals: list[ErrorCode] = []
-        """What the shard answers before it listens."""
+        """The errors that the shard returns before it accepts the report."""
         self.held = True
         """Whether the shard is led here in that epoch, serving or not."""
         self.left: dict[str, set[TopicPartition]] = {}
@@ -191,7 +191,7 @@ class Cluster:
         assert (index, leader_epoch) in ((SHARD, EPOCH), (SHARD, EPOCH + 1))
         return self.held
 
-    def partitions_told(self) -> list[TopicPartition]:
+    def partitions_notified(self) -> list[TopicPartition]:
         return sorted(partition for _, _, partition, _, _ in self.told)
 
 
@@ -217,7 +217,7 @@ async def test_each_leader_gets_one_request_for_all_its_partitions(
         ]
         assert sorted(node for _, node in cluster.requests) == [1, 2]
         assert not cluster.left["t"]
-        assert not cluster.sender._pending and not cluster.sender._queues, "nothing is kept"
+        assert not cluster.sender._pending and not cluster.sender._queues, "no state remains"
 
 
 async def test_no_request_has_more_markers_than_the_bound(
@@ -239,8 +239,8 @@ async def test_no_request_has_more_markers_than_the_bound(
 async def test_expired_requests_to_a_silent_node_are_not_sent_later(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """In the first version of the protocol the next transaction has the same producer: it
-    would be ended by the outcome of this one.
+    """In the first version of the protocol, the next transaction has the same producer: the outcome
+    of this one would end it.
     """
     async with running() as cluster:
         cluster.silent.add(1)
@@ -287,9 +287,9 @@ async def test_a_partition_that_refuses_is_retried_until_it_accepts(
         cluster.errors[A0] = [error] * 30
         cluster.want(markers())
         await trio.sleep(5)
-        assert cluster.partitions_told() == [A1, B0] and cluster.left["t"] == {A0}
+        assert cluster.partitions_notified() == [A1, B0] and cluster.left["t"] == {A0}
         await trio.sleep(60)
-        assert cluster.partitions_told() == [A0, A1, B0], "the others were told once"
+        assert cluster.partitions_notified() == [A0, A1, B0], "the others received one request"
         assert not cluster.left["t"]
 
 
@@ -300,12 +300,12 @@ async def test_markers_follow_their_partition_to_its_next_leader(
         cluster.down.add(1)
         cluster.want(markers())
         await trio.sleep(3)
-        assert cluster.partitions_told() == [A1]
+        assert cluster.partitions_notified() == [A1]
         cluster.leaders[A0] = cluster.leaders[B0] = None
         await trio.sleep(3)
         requests = len(cluster.requests)
         await trio.sleep(3)
-        assert len(cluster.requests) == requests, "nobody leads"
+        assert len(cluster.requests) == requests, "there is no leader"
         cluster.leaders[A0] = cluster.leaders[B0] = 3
         await trio.sleep(3)
         assert sorted(cluster.told) == [
@@ -323,10 +323,10 @@ async def test_a_node_that_does_not_respond_delays_no_other(
         cluster.silent.add(1)
         cluster.want(markers())
         await trio.sleep(1)
-        assert cluster.partitions_told() == [A1]
+        assert cluster.partitions_notified() == [A1]
         cluster.silent.clear()
         await trio.sleep(REQUEST_SECONDS + 1)
-        assert cluster.partitions_told() == [A0, A1, B0]
+        assert cluster.partitions_notified() == [A0, A1, B0]
 
 
 async def test_deleted_partitions_need_no_marker(autojump_clock: trio.testing.MockClock) -> None:
@@ -338,10 +338,10 @@ async def test_deleted_partitions_need_no_marker(autojump_clock: trio.testing.Mo
         assert cluster.left["t"] == {A0}
         cluster.topics.remove("a")
         await trio.sleep(2)
-        assert not cluster.left["t"] and cluster.partitions_told() == [A1]
+        assert not cluster.left["t"] and cluster.partitions_notified() == [A1]
 
 
-async def test_a_newer_coordinator_ends_the_matter(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_newer_coordinator_ends_the_sending(autojump_clock: trio.testing.MockClock) -> None:
     async with running() as cluster:
         cluster.errors[A0] = [ErrorCode.TRANSACTION_COORDINATOR_FENCED]
         cluster.errors[A1] = [ErrorCode.NOT_ENOUGH_REPLICAS] * 1000
@@ -350,13 +350,13 @@ async def test_a_newer_coordinator_ends_the_matter(autojump_clock: trio.testing.
         requests = len(cluster.requests)
         await trio.sleep(60)
         assert len(cluster.requests) == requests
-        assert A1 not in cluster.partitions_told()
+        assert A1 not in cluster.partitions_notified()
 
 
 @pytest.mark.parametrize(
     "code", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
 )
-async def test_a_shard_that_is_not_here_any_more_wants_nothing(
+async def test_effects_of_a_removed_shard_are_dropped(
     code: ErrorCode, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with running() as cluster:
@@ -373,24 +373,24 @@ async def test_a_shard_that_is_not_here_any_more_wants_nothing(
 @pytest.mark.parametrize(
     "code", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
 )
-async def test_a_shard_that_does_not_serve_for_a_while_still_wants_it(
+async def test_effects_of_a_paused_shard_are_kept(
     code: ErrorCode, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A node out of contact with the controller sends clients away and stays leader:
-    nothing is loaded that would want it anew.
+    """A node out of contact with the controller refuses requests and stays leader: no shard is
+    loaded that would request the marker again.
     """
     async with running() as cluster:
         cluster.errors[A0] = [ErrorCode.NOT_ENOUGH_REPLICAS] * 20
         cluster.refusals = [code] * 20
         cluster.want(markers())
         await trio.sleep(60)
-        assert cluster.partitions_told() == [A0, A1, B0] and not cluster.left["t"]
+        assert cluster.partitions_notified() == [A0, A1, B0] and not cluster.left["t"]
 
 
 async def test_an_effect_requested_again_in_the_same_epoch_is_carried_out(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Its append was refused, so that it was loaded again: it has forgotten who has a marker."""
+    """Its append was refused, so that it was loaded again: its record of sent markers is lost."""
     async with running() as cluster:
         cluster.refusals = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 1000
         cluster.want(markers())
@@ -412,7 +412,7 @@ async def test_a_report_that_is_not_committed_is_repeated(
         assert not cluster.left["t"] and len(cluster.requests) == 2
 
 
-async def test_the_next_transaction_takes_the_place_of_the_one_before(
+async def test_the_next_transaction_replaces_the_previous_one(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with running() as cluster:
@@ -450,12 +450,12 @@ async def test_a_bug_at_one_node_delays_no_other_node(
         cluster.bugs[1] = [KeyError("topics"), ValueError("nonsense"), AssertionError("bug")]
         cluster.want(markers())
         await trio.sleep(30)
-        assert cluster.partitions_told() == [A0, A1, B0] and not cluster.left["t"]
+        assert cluster.partitions_notified() == [A0, A1, B0] and not cluster.left["t"]
         assert cluster.told[0][0] == 2, "at once"
     assert caplog.text.count("cannot send markers, will retry node=1 transactions=1") == 3
 
 
-async def test_an_error_of_a_later_release_is_tried_again(
+async def test_an_error_code_of_a_later_release_is_retried(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with running() as cluster:
@@ -465,7 +465,7 @@ async def test_an_error_of_a_later_release_is_tried_again(
         assert not cluster.left["t"] and not cluster.sender._pending
 
 
-async def test_a_bug_in_a_shard_holds_up_no_other(
+async def test_a_bug_in_a_shard_delays_no_other_shard(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running() as cluster:
@@ -476,7 +476,7 @@ async def test_a_bug_in_a_shard_holds_up_no_other(
         assert not cluster.left["t"]
         cluster.sender.perform(SHARD, EPOCH, SpareProducerId("u", Producer(4000, 32766)))
         await trio.sleep(1)
-        assert cluster.aborts, "it goes on"
+        assert cluster.aborts, "it continues"
     assert "cannot report markers to a shard, will retry transactional_id=t" in caplog.text
 
 
@@ -509,7 +509,7 @@ async def test_seals_reach_their_leaders_and_the_shard_gets_the_results(
         assert not cluster.told
 
 
-async def test_seals_and_markers_for_one_node_go_in_requests_of_their_own(
+async def test_seals_and_markers_for_one_node_use_separate_requests(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with running() as cluster:
@@ -524,7 +524,7 @@ async def test_seals_and_markers_for_one_node_go_in_requests_of_their_own(
         assert not any(cluster.left.values())
 
 
-async def test_an_outcome_takes_the_place_of_a_seal(autojump_clock: trio.testing.MockClock) -> None:
+async def test_an_outcome_replaces_a_seal(autojump_clock: trio.testing.MockClock) -> None:
     async with running() as cluster:
         cluster.leaders[A0] = None
         cluster.want(seals("t", 4000, A0))

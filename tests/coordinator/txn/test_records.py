@@ -100,7 +100,7 @@ def test_keys_are_those_of_apache_kafka() -> None:
     assert decode(record) == ("плата-1", None)
 
 
-def test_several_topics_in_whatever_order_apache_kafka_wrote_them() -> None:
+def test_several_topics_in_any_order_are_read() -> None:
     value = (
         "00010000000000000fa000050000ea600103076f726465727303000000070000000000135f5f636f6e73"
         "756d65725f6f666673657473"
@@ -122,7 +122,7 @@ def test_several_topics_in_whatever_order_apache_kafka_wrote_them() -> None:
     )
 
 
-def test_kinds_and_versions_of_a_later_kafka_cannot_be_decoded() -> None:
+def test_kinds_and_versions_of_later_kafka_cannot_be_decoded() -> None:
     key = encode("t", WRITTEN[0][0], version=1).key
     with pytest.raises(RecordFormatError, match="kind 1 is unknown"):
         decode(CoordinatorRecord(b"\x00\x01" + key[2:], b"\x00\x00"))
@@ -141,7 +141,7 @@ def test_kinds_and_versions_of_a_later_kafka_cannot_be_decoded() -> None:
         ("0000000174", WRITTEN[0][2][:-1]),
     ],
 )
-def test_what_is_cut_off_is_an_error(key: str, value: str | None) -> None:
+def test_truncated_records_are_errors(key: str, value: str | None) -> None:
     with pytest.raises(RecordFormatError):
         decode(
             CoordinatorRecord(
@@ -177,7 +177,7 @@ def test_an_unknown_state_is_an_error() -> None:
     following=st.integers(-1, 9),
     client_version=st.sampled_from([0, 2]),
 )
-def test_what_is_written_is_read(
+def test_written_records_are_read_back(
     version: int,
     producer_id: int,
     epoch: int,

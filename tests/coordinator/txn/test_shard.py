@@ -1,5 +1,5 @@
-"""The transaction coordinator, one transactional id at a time: answers, states and epochs
-are those of Apache Kafka 4.3.1.
+"""The transaction coordinator, one transactional id at a time: responses, states and epochs are
+those of Apache Kafka 4.3.1.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def at_epoch(epoch: int, version: int = 2) -> Transactions:
 # -- InitProducerId
 
 
-def test_each_initialization_fences_the_one_before() -> None:
+def test_each_initialization_fences_the_previous_one() -> None:
     txn = Transactions()
     first = txn.init()
     assert first == (4000, 0)
@@ -60,7 +60,7 @@ def test_each_initialization_fences_the_one_before() -> None:
 @pytest.mark.parametrize(
     ("id", "timeout_ms", "code"), [("", 1, 42), ("t", 0, 50), ("t", 900_001, 50), ("t", -1, 50)]
 )
-def test_an_initialization_that_cannot_be(id: str, timeout_ms: int, code: int) -> None:
+def test_an_invalid_initialization_is_refused(id: str, timeout_ms: int, code: int) -> None:
     txn = Transactions()
     with refused(ErrorCode(code)):
         txn.init(id=id, timeout_ms=timeout_ms)
@@ -72,7 +72,7 @@ def test_a_producer_raises_its_own_epoch_and_may_retry() -> None:
     first = txn.init()
     second = txn.init(first)
     assert second == (4000, 1)
-    assert txn.init(first) == second, "the answer was lost"
+    assert txn.init(first) == second, "the response was lost"
     assert txn.init(second) == (4000, 2)
     with refused(FENCED):
         txn.init(first)
@@ -81,7 +81,7 @@ def test_a_producer_raises_its_own_epoch_and_may_retry() -> None:
 
 
 def test_initializations_that_the_log_refuses_take_no_memory() -> None:
-    """As where fewer replicas than min.insync.replicas are in sync: what was decided is not
+    """As where fewer replicas than min.insync.replicas are in sync: the decision is not
     replayed.
     """
     txn = Transactions()
@@ -112,20 +112,22 @@ def test_an_initialization_without_a_producer_fences_the_previous_epoch() -> Non
         txn.init(first)
 
 
-def test_a_new_transactional_id_accepts_any_producer() -> None:
-    """Its owner's id has expired here; the producer has not noticed (KIP-360)."""
+def test_a_new_transactional_id_accepts_any_producer_id() -> None:
+    """The coordinator has removed its owner's expired id; the producer has not noticed
+    (KIP-360).
+    """
     txn = Transactions()
     assert txn.init((77, 5)) == (4000, 0)
 
 
-def test_spent_epochs_bring_a_new_producer_id() -> None:
+def test_exhausted_epochs_yield_a_new_producer_id() -> None:
     txn = at_epoch(EPOCH_MAX - 1)
     assert txn.init() == (5000, 0)
     txn = at_epoch(EPOCH_MAX - 1)
     old = Producer(4000, EPOCH_MAX - 1)
     new = txn.init(old)
     assert new == (5000, 0)
-    assert txn.init(old) == new, "the answer was lost"
+    assert txn.init(old) == new, "the response was lost"
     assert txn.init() == (5000, 1)
     with refused(FENCED):
         txn.init(old)
@@ -142,7 +144,7 @@ def test_an_open_transaction_is_aborted_before_its_producer_is_replaced() -> Non
         txn.init()
     markers = txn.complete()
     assert markers == WriteMarkers("t", Producer(4000, 1), False, (A0, B0), 2)
-    assert txn.init() == (4000, 2), "an epoch that nobody had lies between"
+    assert txn.init() == (4000, 2), "an epoch that no producer had lies between"
     with refused(FENCED):
         txn.add(first)
 
@@ -182,7 +184,7 @@ def test_a_producer_that_recovers_has_its_own_transaction_aborted() -> None:
 # -- AddPartitionsToTxn
 
 
-def test_partitions_gather() -> None:
+def test_partitions_accumulate() -> None:
     txn = Transactions()
     producer = txn.init()
     txn.add(producer, B0, A1)
@@ -203,10 +205,10 @@ def test_partitions_gather() -> None:
     assert (row["producer_id"], row["producer_epoch"]) == producer
     written = len(txn.log)
     txn.add(producer, A0, B0)
-    assert len(txn.log) == written, "nothing new, nothing written"
+    assert len(txn.log) == written, "no new partition, no record"
 
 
-def test_only_the_present_producer_adds_partitions() -> None:
+def test_only_the_current_producer_adds_partitions() -> None:
     txn = Transactions()
     with refused(NO_MAPPING):
         txn.add((4000, 0))
@@ -269,7 +271,7 @@ def test_in_the_first_protocol_the_epoch_stays(commit: bool) -> None:
     assert txn.describe()["topics"] == [{"topic": "a", "partitions": [1]}]
 
 
-def test_in_the_first_protocol_nothing_cannot_be_ended() -> None:
+def test_in_the_first_protocol_ending_no_transaction_is_refused() -> None:
     txn = Transactions()
     with refused(NO_MAPPING):
         txn.end((4000, 0), version=0)
@@ -298,7 +300,7 @@ def test_in_the_second_protocol_each_end_raises_the_epoch(commit: bool) -> None:
     with refused(CONCURRENT):
         txn.add(following)
     assert txn.complete() == WriteMarkers("t", Producer(4000, 1), commit, (A0,), 2)
-    assert txn.end(producer, commit=commit) == following, "asked again"
+    assert txn.end(producer, commit=commit) == following, "repeated"
     with refused(WRONG_STATE):
         txn.end(producer, commit=not commit)
     with refused(FENCED):
@@ -311,7 +313,8 @@ def test_in_the_second_protocol_each_end_raises_the_epoch(commit: bool) -> None:
 
 E = "epoch is raised"
 TABLE = [
-    # state, asks again, wants to commit, what comes of it: as in the head of Kafka's endTransaction
+    # state, repeated request, commit or abort, expected result: as in the comment before Kafka's
+    # endTransaction
     ("Empty", True, False, FENCED),
     ("Empty", False, False, E),
     ("Empty", True, True, FENCED),
@@ -329,7 +332,7 @@ TABLE = [
 
 @pytest.mark.parametrize("failed_over", [False, True])
 @pytest.mark.parametrize(("state", "again", "commit", "outcome"), TABLE)
-def test_ends_of_nothing(
+def test_ends_without_a_transaction(
     state: str, again: bool, commit: bool, outcome: ErrorCode | str | None, failed_over: bool
 ) -> None:
     txn = Transactions()
@@ -353,11 +356,11 @@ def test_ends_of_nothing(
         raised = Producer(present.producer_id, present.producer_epoch + (outcome is E))
         assert txn.end(who, commit=commit) == raised
         assert txn.state() == (state if outcome is None else "CompleteAbort")
-        assert not txn.markers(), "there is nobody to tell"
+        assert not txn.markers(), "there is no partition to notify"
         txn.add(raised)
 
 
-def test_spent_epochs_bring_a_new_producer_id_at_the_end_of_a_transaction() -> None:
+def test_an_end_with_exhausted_epochs_yields_a_new_producer_id() -> None:
     txn = at_epoch(EPOCH_MAX - 1)
     last = Producer(4000, EPOCH_MAX - 1)
     txn.add(last)
@@ -365,7 +368,7 @@ def test_spent_epochs_bring_a_new_producer_id_at_the_end_of_a_transaction() -> N
     assert following == (5000, 0)
     assert txn.describe()["producer_id"] == 4000, "until the markers are written"
     assert txn.complete().producer == (4000, EPOCH_MAX)
-    assert txn.end(last) == following, "asked again"
+    assert txn.end(last) == following, "repeated"
     with refused(WRONG_STATE):
         txn.end(last, commit=False)
     with refused(NO_MAPPING):
@@ -414,7 +417,7 @@ def test_markers_of_an_earlier_transaction_do_not_end_this_one() -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_new_coordinator_writes_all_markers_of_a_decided_transaction_again(
+def test_a_new_coordinator_rewrites_all_markers_of_a_decided_transaction(
     commit: bool,
 ) -> None:
     txn = Transactions()
@@ -442,7 +445,7 @@ def test_an_open_transaction_survives_its_coordinator() -> None:
     assert txn.complete().partitions == (A0, B0)
 
 
-def test_a_decision_without_partitions_that_was_cut_in_two_is_completed_on_loading() -> None:
+def test_a_half_written_decision_without_partitions_is_completed() -> None:
     """Kafka writes it in two batches."""
     txn = Transactions()
     producer = txn.init()
@@ -454,7 +457,7 @@ def test_a_decision_without_partitions_that_was_cut_in_two_is_completed_on_loadi
     assert txn.state() == "CompleteAbort"
 
 
-def test_an_end_that_cannot_be_written_is_written_when_it_is_reported_again() -> None:
+def test_an_unwritable_completion_is_written_at_the_next_report() -> None:
     txn = Transactions()
     producer = txn.init()
     txn.add(producer, A0, B0)
@@ -469,7 +472,7 @@ def test_an_end_that_cannot_be_written_is_written_when_it_is_reported_again() ->
     assert txn.state() == "CompleteCommit"
 
 
-def test_a_report_that_comes_late_is_not_taken_for_one_of_the_next_transaction() -> None:
+def test_a_late_report_does_not_count_for_the_next_transaction() -> None:
     txn = Transactions(version=1)
     producer = txn.init()
     txn.add(producer, A0, version=0)
@@ -479,7 +482,7 @@ def test_a_report_that_comes_late_is_not_taken_for_one_of_the_next_transaction()
     txn.add(producer, A0, version=0)
     txn.end(producer, version=0)
     (second,) = txn.markers()
-    assert second.producer == first.producer  # the first protocol: an epoch for all transactions
+    assert second.producer == first.producer  # the first protocol: one epoch for all transactions
     assert not txn.written(first) and txn.state() == "PrepareCommit"
     txn.fail_over()
     assert not txn.written(first) and txn.state() == "PrepareCommit"
@@ -501,7 +504,7 @@ def test_a_transaction_that_takes_too_long_is_aborted() -> None:
     assert txn.complete() == WriteMarkers("t", Producer(4000, 1), False, (A0,), 2)
     with refused(WRONG_STATE):
         txn.end(producer)
-    assert txn.end(producer, commit=False) == (4000, 1), "what it learns when it aborts as well"
+    assert txn.end(producer, commit=False) == (4000, 1), "what it receives when it aborts as well"
     with refused(FENCED):
         txn.add(producer)
 
@@ -517,7 +520,7 @@ def test_timers_continue_at_the_next_coordinator() -> None:
     assert txn.state() == "PrepareAbort"
 
 
-def test_a_time_out_at_the_last_epoch_waits_for_a_producer_id() -> None:
+def test_a_timeout_at_the_last_epoch_waits_for_a_producer_id() -> None:
     txn = at_epoch(EPOCH_MAX - 1)
     last = Producer(4000, EPOCH_MAX - 1)
     txn.add(last)
@@ -531,7 +534,7 @@ def test_a_time_out_at_the_last_epoch_waits_for_a_producer_id() -> None:
     assert txn.init() == (5000, 1)
 
 
-def test_many_time_outs_are_dealt_with_in_portions() -> None:
+def test_many_timeouts_are_processed_in_portions() -> None:
     txn = Transactions()
     ids = [f"t{number}" for number in range(TRANSACTIONS_PER_SEARCH + 3)]
     for id in ids:
@@ -542,7 +545,7 @@ def test_many_time_outs_are_dealt_with_in_portions() -> None:
     assert len(txn.markers()) == 3
 
 
-def test_unused_ids_are_forgotten_and_used_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_ids_expire_and_used_ones_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(OPTIONS, "transactional.id.expiration.ms", 7_200_000)
     txn = Transactions()
     for id in ("gone", "open", "ended"):
@@ -569,7 +572,7 @@ def test_unused_ids_are_forgotten_and_used_ones_are_not(monkeypatch: pytest.Monk
         txn.add((4000, 0), id="gone")
 
 
-# -- questions
+# -- queries
 
 
 def test_transactions_are_listed_by_the_requested_filters() -> None:
@@ -587,14 +590,14 @@ def test_transactions_are_listed_by_the_requested_filters() -> None:
     txn.advance(5)
     assert txn.listed(duration_ms=5000, states=frozenset({"Ongoing"})) == []
     assert txn.listed(duration_ms=4999, states=frozenset({"Ongoing"})) == ["orders-2"]
-    # one that takes more memory than it is worth
+    # a filter that would take too much memory
     with refused(ErrorCode.INVALID_REGULAR_EXPRESSION):
         txn.listed(pattern="(x{100}){100}")
     with refused(ErrorCode.INVALID_REGULAR_EXPRESSION):
         txn.listed(pattern="(")
 
 
-def test_only_ids_that_are_known_are_described() -> None:
+def test_only_known_ids_are_described() -> None:
     txn = Transactions()
     with refused(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND):
         txn.describe("nobody")
@@ -609,8 +612,8 @@ def test_only_ids_that_are_known_are_described() -> None:
     )
 
 
-def test_a_replaced_producer_does_not_learn_its_successors_epoch() -> None:
-    """As a repetition of its own end, where the successor speaks the first protocol."""
+def test_a_replaced_producer_does_not_get_its_successor_s_epoch() -> None:
+    """When it repeats its own end, and the successor uses the first protocol."""
     txn = Transactions()
     old = txn.init()
     successor = txn.init()
@@ -650,9 +653,9 @@ def test_a_client_may_change_the_protocol_between_two_transactions() -> None:
     assert txn.complete().producer == following
 
 
-def test_a_wall_clock_that_was_ahead_elsewhere_does_not_keep_a_transaction_open() -> None:
-    """The coordinator before had a clock ahead by hours: its transaction times out by the
-    time that this one sees pass.
+def test_a_fast_clock_of_the_previous_coordinator_delays_no_timeout() -> None:
+    """The previous coordinator's clock was hours ahead: its transaction times out after the
+    duration that this coordinator measures.
     """
     txn = Transactions()
     producer = txn.init(timeout_ms=20_000)

@@ -1,13 +1,13 @@
-"""Whatever comes in whatever order, with timeouts, failovers and writes that are lost: a
-transaction is in all of its partitions or in none, as its client was told; and a producer that was
+"""Events in any order, with timeouts, failovers and writes that are lost: a transaction is in all
+of its partitions or in none, in agreement with its client's response, and a producer that was
 replaced changes nothing any more.
 
-Some transactions are prepared (KIP-939): then time ends nothing, and only the pair that the
-preparation returned does. Partitions that are sealed take no record of the epoch before.
+Some transactions are prepared (KIP-939): then only the pair that the preparation returned ends it,
+not a timeout. Sealed partitions accept no record of the previous epoch.
 
-Clients write a record into each partition that they have added; partitions end a producer's records
-when a marker comes, and refuse markers of an older coordinator, as the log does. Markers come in
-any order, late, and more than once.
+Clients write a record into each partition that they have added; partitions end a producer's
+transaction on a marker, and refuse markers of an older coordinator, as the log does. Markers arrive
+in any order, late, and more than once.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class World:
         self.dice = random.Random(seed)
         self.version = self.dice.choice([0, 1, 2])
         self.txn = Transactions(self.version)
-        if self.dice.random() < 0.3:  # near the end of the epochs
+        if self.dice.random() < 0.3:  # near the maximum epoch
             record = records.encode(
                 "t",
                 Transaction(3000, 32_762, 60_000, updated_ms=0, previous_producer_id=3000),
@@ -97,8 +97,8 @@ class World:
         self.seen: Producer | None = None
         self.commits = self.aborts = self.preparations = 0
         self.prepared: Producer | None = None
-        """The owner of the prepared transaction, as a client was told: nobody else ends it,
-        and time does not.
+        """The owner of the prepared transaction, according to a client's response: no other
+        producer and no timeout ends it.
         """
         self.tag_of: dict[int, dict[int, int]] = {}
         """By producer id and epoch."""
@@ -130,7 +130,7 @@ class World:
     # -- what clients do
 
     def ask(self, op: Any) -> Any:
-        """The answer, or the code of a refusal."""
+        """The response, or the code of a refusal."""
         try:
             return self.txn.ask_now(op)
         except ProducerIdWanted:
@@ -157,7 +157,7 @@ class World:
             assert client.producer not in self.replaced
 
     def prepare(self, client: Client) -> None:
-        """Of a transaction of its own, mostly; the rest is recovery, by whoever comes."""
+        """Mostly prepares a transaction of its own; otherwise it is recovery, by any client."""
         expected = client.producer if self.dice.random() < 0.8 else None
         answer = self.ask(
             InitializeProducer("t", 20_000, expected, two_phase=True, keep_prepared=True)
@@ -210,7 +210,7 @@ class World:
             )
         if self.prepared is not None and len(self.txn.log) > before:
             assert client.producer == self.prepared, (
-                "a prepared transaction was ended by somebody else than its owner"
+                "a producer other than its owner has ended a prepared transaction"
             )
             self.prepared = None
         if isinstance(answer, ErrorCode):
@@ -223,7 +223,7 @@ class World:
         if client.version >= 2:
             client.producer = Producer(**answer)
 
-    # -- what the node does
+    # -- events of the node
 
     def look(self) -> None:
         for effect in self.txn.effects:
@@ -248,7 +248,7 @@ class World:
         self.txn.effects.clear()
         present = self.txn.shard.store.transactions.get("t")
         if self.prepared is not None:
-            assert present is not None and present.is_prepared, "nobody has ended it"
+            assert present is not None and present.is_prepared, "no client has ended it"
         acts = (
             None
             if present is None
@@ -260,7 +260,7 @@ class World:
             if self.seen is not None:
                 self.replaced.add(self.seen)
             self.seen = acts
-            assert self.seen not in self.replaced, "an epoch came back"
+            assert self.seen not in self.replaced, "an epoch was reused"
 
     def write_marker(self) -> None:
         if not self.pending:
@@ -287,12 +287,12 @@ class World:
                 log.epochs[id_] = max(log.epochs[id_], producer_epoch)
             return True
         if markers.transaction_version < 2 and sent in self.delivered:
-            # in the first protocol only the order on a connection tells a repetition from a new
-            # marker
+            # in the first protocol only the order on a connection distinguishes a repetition from a
+            # new marker
             return True
         self.delivered.add(sent)
         if markers.transaction_version >= 2 and producer_epoch == log.epochs.get(id_, -1):
-            # written already, and if something is open, that is of the next transaction
+            # already written: an open transaction is the next one
             return not log.open[id_]
         log.coordinator_epoch = epoch
         log.epochs[id_] = producer_epoch
@@ -307,7 +307,7 @@ class World:
         self.txn.fail_over()
 
     def lose(self, client: Client) -> None:
-        """An operation whose records are never committed, and whose answer nobody gets."""
+        """An operation whose records are never committed, and whose response is lost."""
         kept = len(self.txn.log)
         if client.producer is not None and self.dice.random() < 0.5:
             op: Any = EndTransaction("t", client.producer, True, client.version)
@@ -319,9 +319,9 @@ class World:
         self.fail_over()
 
     def finish(self) -> None:
-        """No client any more: in the end everything has an outcome.
+        """No more clients: in the end every transaction has an outcome.
 
-        What is prepared waits for a sweep.
+        Prepared transactions wait for a sweep.
         """
         for _ in range(3):
             self.prepared = None
@@ -344,7 +344,7 @@ class World:
             )
             if tag in self.promised:
                 assert all(committed == self.promised[tag] for _, committed in verdicts), (
-                    f"transaction {tag}: not what its client was told"
+                    f"transaction {tag}: differs from its client's response"
                 )
 
 
@@ -353,7 +353,7 @@ def test_transactions_are_atomic_and_fenced_producers_stay_fenced(seed: int) -> 
     World(seed).run()
 
 
-def test_the_world_is_busy_enough() -> None:
+def test_the_simulation_covers_each_event() -> None:
     worlds = [World(seed) for seed in range(10)]
     for world in worlds:
         world.run()

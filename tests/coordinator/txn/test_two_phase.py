@@ -1,5 +1,5 @@
-"""Prepared transactions (KIP-939): who may end one, what outlives a failover, and what time
-does to it.
+"""Prepared transactions (KIP-939): who may end one, what survives a failover, and the effect of
+timeouts.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ FOREVER = 50_000.0
 
 
 class TwoPhase(Transactions):
-    """Transactions, with a line for each step of a two-phase commit."""
+    """Transactions, with a method for each step of a two-phase commit."""
 
     def keep(
         self, expected: tuple[int, int] | None = None, *, two_phase: bool = True, spare: int = -1
     ) -> Any:
-        """InitProducerId that keeps the open transaction, once."""
+        """One InitProducerId that keeps the open transaction."""
         who = Producer(*expected) if expected else None
         return self.ask_now(
             InitializeProducer("t", TIMEOUT_MS, who, spare, two_phase=two_phase, keep_prepared=True)
         )
 
     def seals(self) -> list[SealPartitions]:
-        """What is to be sealed, taken away."""
+        """The requested seals, which it removes."""
         wanted = [effect for effect in self.effects if isinstance(effect, SealPartitions)]
         self.effects = [effect for effect in self.effects if not isinstance(effect, SealPartitions)]
         return wanted
 
     def seal(self) -> SealPartitions:
-        """All partitions get the only seals that are wanted."""
+        """Each partition gets its only requested seal."""
         (wanted,) = self.seals()
         assert not self.sealed(wanted)
         return wanted
@@ -64,7 +64,7 @@ class TwoPhase(Transactions):
     def prepared(
         self, *partitions: TopicPartition, two_phase: bool = True
     ) -> tuple[Producer, Producer]:
-        """Who wrote the records of a transaction that is prepared, and its owner."""
+        """The producer of the records of a prepared transaction, and its owner."""
         writer = self.init(timeout_ms=TIMEOUT_MS)
         self.add(writer, *(partitions or (A0, A1)))
         with refused(ErrorCode.CONCURRENT_TRANSACTIONS):
@@ -81,7 +81,7 @@ def txn(request: pytest.FixtureRequest) -> TwoPhase:
     return TwoPhase(request.param)
 
 
-def test_preparing_seals_first_and_names_the_owner_then(txn: TwoPhase) -> None:
+def test_preparing_seals_first_and_then_returns_the_owner(txn: TwoPhase) -> None:
     writer = txn.init(timeout_ms=TIMEOUT_MS)
     txn.add(writer, A0, A1)
     with refused(ErrorCode.CONCURRENT_TRANSACTIONS):
@@ -108,9 +108,7 @@ def test_preparing_seals_first_and_names_the_owner_then(txn: TwoPhase) -> None:
 
 @pytest.mark.parametrize("version", [0, 2])
 @pytest.mark.parametrize("commit", [True, False])
-def test_only_the_owner_ends_it_and_may_repeat_that(
-    txn: TwoPhase, commit: bool, version: int
-) -> None:
+def test_only_the_owner_ends_it_and_may_retry(txn: TwoPhase, commit: bool, version: int) -> None:
     writer, owner = txn.prepared()
     for stranger in (writer, Producer(owner.producer_id, owner.producer_epoch + 1)):
         with refused(ErrorCode.PRODUCER_FENCED):
@@ -125,7 +123,7 @@ def test_only_the_owner_ends_it_and_may_repeat_that(
     markers = txn.complete()
     assert markers.committed == commit and markers.partitions == (A0, A1)
     assert markers.producer == (writer.producer_id, writer.producer_epoch + 1)
-    assert markers.transaction_version < 2, "the partitions have this epoch from the seal"
+    assert markers.transaction_version < 2, "the partitions have this epoch since the seal"
     for _ in range(2):
         assert txn.end(owner, commit=commit, version=version) == after
         txn.fail_over()
@@ -165,11 +163,11 @@ def test_a_prepared_transaction_never_times_out_and_another_does(txn: TwoPhase) 
     txn.advance(TIMEOUT_MS / 1000 + 11)
     assert not txn.complete().committed
     assert "ongoing_txn_producer_id" not in txn.keep(None if txn.version < 2 else writer), (
-        "there is nothing to prepare any more"
+        "there is no transaction left to prepare"
     )
 
 
-def test_what_is_prepared_without_enable_2pc_keeps_its_time_out(txn: TwoPhase) -> None:
+def test_preparing_without_enable_2pc_keeps_the_timeout(txn: TwoPhase) -> None:
     _, owner = txn.prepared(two_phase=False)
     txn.advance(TIMEOUT_MS / 1000 + 11)
     assert not txn.complete().committed
@@ -177,7 +175,7 @@ def test_what_is_prepared_without_enable_2pc_keeps_its_time_out(txn: TwoPhase) -
         txn.end(owner)
 
 
-def test_enable_2pc_without_prepare_is_kafkas_the_time_out_named_is_ignored(txn: TwoPhase) -> None:
+def test_enable_2pc_without_prepare_ignores_the_timeout_like_kafka(txn: TwoPhase) -> None:
     producer = Producer(
         *txn.ask_now(InitializeProducer("t", 0, spare_producer_id=4000, two_phase=True)).values()
     )
@@ -188,7 +186,7 @@ def test_enable_2pc_without_prepare_is_kafkas_the_time_out_named_is_ignored(txn:
     assert txn.complete().committed
 
 
-def test_the_preparation_outlives_the_coordinator(txn: TwoPhase) -> None:
+def test_the_preparation_survives_the_coordinator(txn: TwoPhase) -> None:
     writer, owner = txn.prepared()
     txn.fail_over()
     with refused(ErrorCode.CONCURRENT_TRANSACTIONS):
@@ -204,7 +202,7 @@ def test_the_preparation_outlives_the_coordinator(txn: TwoPhase) -> None:
     txn.end(owner)
 
 
-def test_recovery_makes_a_new_owner_and_leaves_the_one_before_behind(txn: TwoPhase) -> None:
+def test_recovery_makes_a_new_owner_and_fences_the_previous_one(txn: TwoPhase) -> None:
     writer, owner = txn.prepared()
     answer = txn.keep()
     found = Producer(answer["ongoing_txn_producer_id"], answer["ongoing_txn_producer_epoch"])
@@ -246,7 +244,7 @@ def test_the_owner_may_abort_by_initializing(txn: TwoPhase) -> None:
     assert not txn.complete().committed
 
 
-def test_without_an_open_transaction_keeping_is_initializing(txn: TwoPhase) -> None:
+def test_without_an_open_transaction_keeping_only_initializes(txn: TwoPhase) -> None:
     first = txn.init(timeout_ms=TIMEOUT_MS)
     assert txn.keep(first) == {
         "producer_id": first.producer_id,
@@ -282,7 +280,7 @@ def near_the_end_of_epochs(txn: TwoPhase, epoch: int) -> Producer:
     return writer
 
 
-def test_where_the_epochs_are_spent_the_owner_has_a_new_producer_id(txn: TwoPhase) -> None:
+def test_with_exhausted_epochs_the_owner_has_a_new_producer_id(txn: TwoPhase) -> None:
     writer = near_the_end_of_epochs(txn, EPOCH_MAX - 1)
     with pytest.raises(ProducerIdWanted):
         txn.keep(writer)
@@ -300,7 +298,7 @@ def test_where_the_epochs_are_spent_the_owner_has_a_new_producer_id(txn: TwoPhas
     assert txn.end(Producer(5000, 0)) == after
 
 
-def test_where_the_owners_epochs_are_spent_the_next_transaction_has_a_new_producer_id(
+def test_exhausted_owner_epochs_give_the_next_transaction_a_new_id(
     txn: TwoPhase,
 ) -> None:
     writer = near_the_end_of_epochs(txn, EPOCH_MAX - 2)
@@ -317,7 +315,7 @@ def test_where_the_owners_epochs_are_spent_the_next_transaction_has_a_new_produc
         txn.end(owner, commit=False)
 
 
-def test_seals_of_an_earlier_transaction_are_not_wanted(txn: TwoPhase) -> None:
+def test_seals_of_an_earlier_transaction_are_ignored(txn: TwoPhase) -> None:
     writer = txn.init(timeout_ms=TIMEOUT_MS)
     txn.add(writer, A0)
     with refused(ErrorCode.CONCURRENT_TRANSACTIONS):
@@ -329,8 +327,8 @@ def test_seals_of_an_earlier_transaction_are_not_wanted(txn: TwoPhase) -> None:
     assert not txn.sealed(wanted)
 
 
-def test_an_older_reader_takes_it_for_a_transaction_that_never_times_out() -> None:
-    """Apache Kafka's schema carries it: an open transaction with Kafka's sign of two-phase
+def test_an_older_reader_sees_a_transaction_that_never_times_out() -> None:
+    """Apache Kafka's schema represents it: an open transaction with Kafka's mark of two-phase
     commit.
     """
     txn = TwoPhase()

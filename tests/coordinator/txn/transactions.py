@@ -1,6 +1,4 @@
-"""A shard of the transaction coordinator in a harness, with one line for each thing that is
-asked of it.
-"""
+"""A shard of the transaction coordinator in a harness, with a method for each request."""
 
 from __future__ import annotations
 
@@ -101,13 +99,13 @@ class Transactions(Harness[TransactionShard]):
         return Producer(**answer)
 
     def markers(self) -> list[WriteMarkers]:
-        """What is to be written, taken away."""
+        """The requested markers, which it removes."""
         wanted = [effect for effect in self.effects if isinstance(effect, WriteMarkers)]
         self.effects = [effect for effect in self.effects if not isinstance(effect, WriteMarkers)]
         return wanted
 
     def written(self, markers: WriteMarkers, *partitions: TopicPartition) -> bool:
-        """Tell the shard that the markers are there; whether it waits for others."""
+        """Report to the shard that the markers are written. Returns whether it waits for others."""
         op = MarkersWritten(
             markers.transactional_id,
             markers.producer,
@@ -118,7 +116,7 @@ class Transactions(Harness[TransactionShard]):
         return wanted
 
     def complete(self) -> WriteMarkers:
-        """Write the only markers that are wanted."""
+        """Write the only requested markers."""
         (markers,) = self.markers()
         assert not self.written(markers)
         return markers
@@ -138,7 +136,7 @@ class Transactions(Harness[TransactionShard]):
 
 
 class refused:  # noqa: N801
-    """What is done within is refused with this code."""
+    """The body is refused with this code."""
 
     def __init__(self, code: ErrorCode) -> None:
         self._code = code
