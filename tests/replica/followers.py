@@ -1,7 +1,7 @@
-"""Replicas of one partition, each with its log and the shipping cores, and a leader that answers
-fetches from its log.
+"""Replicas of one partition, each with its log and the replication cores, and a leader that
+responds to fetches from its log.
 
-Nothing here waits: a test says who leads, who writes and who fetches, in which order.
+Nothing here waits: a test decides which replica leads, writes and fetches, in which order.
 """
 
 from __future__ import annotations
@@ -93,20 +93,20 @@ class Replica:
             self.core.follow(self.partition)
 
     def assignment_with_isr(self, isr: tuple[int, ...]) -> Assignment:
-        """What it has, with another ISR."""
+        """Its assignment, with another ISR."""
         assert self.assignment is not None
         epoch = self.assignment.partition_epoch + 1
         return replace(self.assignment, isr=tuple(map(NodeId, isr)), partition_epoch=epoch)
 
     def append(self, *values: bytes, producer_id: int = -1, sequence: int = -1) -> int:
-        """Write one batch as the leader; its end offset."""
+        """Write one batch as the leader. Returns its end offset."""
         data = batch(*values, producer_id=producer_id, sequence=sequence)
         self.harness.write(self.log, data, epoch=self.partition.leader_epoch)
         self.partition.advance()
         return self.log.log_end_offset
 
     def fetch(self, leader: Replica, now: float = 0.0) -> list[Action]:
-        """One fetch from the leader, applied; what it asked for."""
+        """One fetch from the leader, applied. Returns the request."""
         body = self.core.next_request(1, now)
         if body is None:
             return []
@@ -118,27 +118,27 @@ class Replica:
         return actions
 
     def _sync(self) -> None:
-        """What the service's task does as soon as a cut asks for it: no segment begins before."""
+        """What the service's task does when a truncation requires it: no segment begins before."""
         plan = plan_sync(self.harness.disk, self.log, whole=True)
         plan.run(self.harness.disk)
         self.logs.after_sync(plan)
         trio.run(self.logs.checkpoint_recovery_points)
 
     def asked(self) -> FetchPartition:
-        """What its next fetch says, from scratch."""
+        """Its next fetch, computed without state."""
         self.core.disconnected()
         body = self.core.next_request(1, 1e9)
         assert body is not None
         return request_of(body).topics[0][2][0]
 
     def answer(self, request: FetchRequest) -> FetchedTopics:
-        """As a leader answers, without a session."""
+        """The response of a leader, without a session."""
         [(_, topic_id, [asked])] = request.topics
         assert topic_id == TOPIC_ID.bytes
         return FetchedTopics(0, 0, 0, [(topic_id, [self.row(asked, request.replica_id)])])
 
     def row(self, asked: FetchPartition, node_id: int) -> FetchedPartition:
-        """One partition's part of an answer."""
+        """One partition's part of a response."""
         partition, log = self.partition, self.log
         ends = (partition.high_watermark, log.log_start_offset)
         if not partition.is_leader or asked.current_leader_epoch != partition.leader_epoch:
@@ -168,7 +168,7 @@ class Replica:
         )
 
     def kill(self) -> None:
-        """kill -9 and a new start: what was written is there, what only memory knew is not."""
+        """kill -9 and a restart: written data is there, data in memory is lost."""
         trio.run(self.logs.housekeeping.store, "replication-offset-checkpoint")
         trio.run(self.harness.restart)
         self._open()
@@ -201,7 +201,7 @@ class Replica:
 
     @property
     def cuts(self) -> int:
-        """How often something was cut off below the high watermark."""
+        """How often something was truncated below the high watermark."""
         return self.logs.truncation.below_high_watermark
 
 
@@ -220,13 +220,13 @@ async def _nobody(node_id: NodeId) -> Any:
 
 
 def hear(replicas: list[Replica], leader: int, epoch: int, isr: tuple[int, ...]) -> None:
-    """These replicas (and no others) hear who leads."""
+    """These replicas (and no others) receive the new leader."""
     for replica in replicas:
         replica.assign(assignment_of(leader, epoch, isr, (1, 2, 3)))
 
 
 def settle(replicas: list[Replica], leader: Replica, rounds: int = 60) -> None:
-    """Everybody fetches until nobody moves any more."""
+    """All replicas fetch until no state changes any more."""
     for _ in range(rounds):
         before = [
             (one.log.log_end_offset, one.log.truncations, one.partition.high_watermark)

@@ -1,4 +1,4 @@
-"""One partition with a log that nobody writes, for tests."""
+"""One partition with a log that no producer writes, for tests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def a_log(config: LogConfig | None = None) -> PartitionLog:
 
 
 def write(log: PartitionLog, count: int) -> None:
-    """What the log looks like after `count` more records were written."""
+    """Set the log's end after `count` more written records."""
     log.log_end_offset += count
     log.written_end_offset = log.log_end_offset
 

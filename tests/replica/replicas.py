@@ -34,7 +34,7 @@ DURABLE = LogConfig(flush_before_ack=True)
 
 
 class Ticket(ProduceTicket[Partition]):
-    """Knows what it was told."""
+    """Stores its result."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class Replicas(Harness):
         data: bytes | bytearray | None = None,
         timeout: float = 5.0,
     ) -> Ticket:
-        """One request's appends, in the turn that is going on."""
+        """The appends of one request, in the current turn."""
         ticket = Ticket()
         ticket.deadline = trio.current_time() + timeout
         for partition in partitions:
@@ -127,7 +127,7 @@ class Replicas(Harness):
     def park(
         self, *partitions: Partition, bytes_wanted: int = 1, timeout: float = 5.0
     ) -> list[float]:
-        """A fetch that waits; the list gets the time of its release."""
+        """A parked fetch; the list gets the time of its release."""
         released: list[float] = []
         waiter = FetchWaiter(
             lambda: released.append(trio.current_time()),

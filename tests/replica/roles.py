@@ -16,7 +16,7 @@ THREE = NodeId(3)
 
 
 class Fetchers:
-    """Notes who is to be followed."""
+    """Records which leaders are followed."""
 
     def __init__(self, replicas: Replicas) -> None:
         self.calls: list[tuple[str, NodeId, int]] = []

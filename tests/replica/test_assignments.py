@@ -1,4 +1,4 @@
-"""What the metadata does to the partitions of a node."""
+"""How the metadata changes the partitions of a node."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def test_a_partition_is_found_by_name_and_by_id(replicas: Replicas) -> Non
     assert replicas.replica.get(TopicPartition("t", 0)) is partition
 
 
-async def test_what_is_not_assigned_here_is_not_opened_and_what_was_is_closed(
+async def test_only_assigned_partitions_are_open(
     replicas: Replicas,
 ) -> None:
     assert replicas.assign(replicas=(TWO,), leader=TWO) is None
@@ -39,7 +39,7 @@ async def test_what_is_not_assigned_here_is_not_opened_and_what_was_is_closed(
     assert not replicas.replica.by_id
 
 
-async def test_delete_removes_every_partition_of_the_topic_and_of_no_other(
+async def test_delete_removes_every_partition_of_only_that_topic(
     replicas: Replicas,
 ) -> None:
     for index in range(3):
@@ -52,7 +52,7 @@ async def test_delete_removes_every_partition_of_the_topic_and_of_no_other(
     assert replicas.replica.get(TopicPartition("t", 0)) is None
 
 
-async def test_strays_are_removed_and_what_is_known_by_its_id_stays(replicas: Replicas) -> None:
+async def test_strays_are_removed_and_logs_with_a_known_topic_id_stay(replicas: Replicas) -> None:
     for name, topic_id in (("known", TOPIC_ID), ("another", TOPIC_ID), ("gone", TOPIC_ID)):
         replicas.service.open(TopicPartition(name, 0), topic_id, PLAIN)
     removed = replicas.replica.assignments.remove_strays(
@@ -62,7 +62,7 @@ async def test_strays_are_removed_and_what_is_known_by_its_id_stays(replicas: Re
     assert list(replicas.service.logs) == [TopicPartition("known", 0)]
 
 
-async def test_a_topic_made_again_is_not_held_back_by_the_damaged_log_of_the_one_before(
+async def test_a_recreated_topic_is_not_blocked_by_its_predecessor_s_damaged_log(
     replicas: Replicas,
 ) -> None:
     replicas.service.fenced[TopicPartition("t", 0)] = "damaged"
@@ -94,7 +94,7 @@ async def test_the_high_watermark_comes_from_the_checkpoint(
     second.kill()
 
 
-async def test_what_was_here_and_is_gone_is_offline_and_not_empty(tmp_path: Path) -> None:
+async def test_a_lost_log_is_offline_and_not_empty(tmp_path: Path) -> None:
     first = Replicas(tmp_path)
     await first.service.start()
     partition = first.held()
@@ -123,7 +123,7 @@ async def test_what_was_here_and_is_gone_is_offline_and_not_empty(tmp_path: Path
 async def test_followers_follow_the_leader_of_each_epoch(replicas: Replicas) -> None:
     fetchers = Fetchers(replicas)
     assign(replicas, TWO, 0, 0, (TWO, ME))
-    assign(replicas, TWO, 0, 1, (TWO,))  # nothing that concerns who is asked
+    assign(replicas, TWO, 0, 1, (TWO,))  # nothing that changes the fetches
     assign(replicas, THREE, 1, 2, (THREE,))
     assert fetchers.taken() == [("follow", TWO, 0), ("follow", THREE, 1)]
     assign(replicas, NO_NODE, 2, 3, (THREE,))
@@ -148,9 +148,7 @@ async def test_a_follower_that_the_controller_removes_reports_its_end_again(
 async def test_written_records_are_synced_when_durability_is_required_later(
     replicas: Replicas,
 ) -> None:
-    """Nobody may ever append again: the high watermark would wait for a sync that nothing
-    asks for.
-    """
+    """No later append may come: the high watermark would wait for a sync that nothing requests."""
     assign(replicas, ME, 0, 0, (ME, TWO))
     partition = replicas.replica.get(TP)
     assert partition is not None
@@ -163,7 +161,7 @@ async def test_written_records_are_synced_when_durability_is_required_later(
     assert partition.log in replicas.service.directories[partition.log.directory].to_sync
 
 
-async def test_a_replica_that_moved_away_takes_its_log_along(replicas: Replicas) -> None:
+async def test_a_reassigned_replica_deletes_its_log(replicas: Replicas) -> None:
     assign(replicas, ME, 0, 0, (ME,))
     partition = replicas.replica.get(TP)
     assert partition is not None
@@ -176,7 +174,7 @@ async def test_a_replica_that_moved_away_takes_its_log_along(replicas: Replicas)
     assert TP not in replicas.service.logs
 
 
-async def test_a_list_of_throttled_replicas_that_is_none_throttles_nothing(
+async def test_an_invalid_list_of_throttled_replicas_throttles_nothing(
     replicas: Replicas,
 ) -> None:
     for entries, expected in (

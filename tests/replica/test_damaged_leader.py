@@ -1,5 +1,5 @@
-"""A whole cluster whose leader holds a damaged batch: a replica that copies it finds out,
-another leads, and all are in sync again.
+"""A cluster whose leader holds a damaged batch: a replica that copies it detects the damage,
+another replica leads, and all are in sync again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ORDERS = TopicPartition("orders", 0)
 
 
 @simulated(seed=5)
-async def test_damage_in_the_leader_s_log_is_healed_from_another_replica() -> None:
+async def test_damage_in_the_leader_s_log_is_repaired_from_another_replica() -> None:
     async with Cluster(nodes=3) as cluster:
         client = await cluster.client()
         await Admin(client).create_topic("orders", 1, 3)

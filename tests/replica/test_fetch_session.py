@@ -47,7 +47,7 @@ def test_without_a_session_everything_is_returned() -> None:
     assert not incremental
 
 
-def test_a_session_remembers_changes_and_forgets() -> None:
+def test_a_session_applies_changes_and_forgotten_topics() -> None:
     all_sessions = sessions()
     session, _, _ = all_sessions.resolve(
         0, INITIAL_EPOCH, all_of(wanted(b"t", 0), wanted(b"t", 1)), [], uses_topic_ids=False, now=0
@@ -81,7 +81,7 @@ def test_a_served_partition_is_last_the_next_time() -> None:
         (0, 1, True, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR),
     ],
 )
-def test_a_wrong_id_epoch_or_naming_is_refused(
+def test_a_wrong_id_epoch_or_topic_is_refused(
     id_offset: int, epoch: int, by_id: bool, code: ErrorCode
 ) -> None:
     all_sessions = sessions()
@@ -120,7 +120,7 @@ def test_epochs_wrap_to_one() -> None:
     assert session.epoch == 1
 
 
-def test_a_full_house_serves_newcomers_without_a_session_until_one_is_idle() -> None:
+def test_a_full_cache_serves_new_clients_without_a_session() -> None:
     all_sessions = sessions(limit=2)
     for now in (0.0, 1.0):
         all_sessions.resolve(

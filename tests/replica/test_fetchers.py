@@ -1,5 +1,5 @@
-"""The task that fetches from a leader: it asks on, wakes a fetch that waits, connects
-again, and ends. In virtual time.
+"""The task that fetches from a leader: it repeats fetches, interrupts a waiting fetch, reconnects,
+and ends. In virtual time.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ def records(offset: int, epoch: int = 1, count: int = 1) -> bytes:
 
 
 class Leader:
-    """Answers fetches from a list of batches a partition; a fetch that finds nothing waits,
-    until what comes behind frees it.
+    """Responds to fetches from a list of batches for each partition; an empty fetch waits until the
+    next batch completes it.
     """
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
         self.batches: dict[int, list[bytes]] = {}
         self.log_starts: dict[int, int] = {}
-        """Where the batches of a partition begin, if not at 0."""
+        """The first offset of a partition's batches, if it is not 0."""
         self.on_request: Callable[[], object] = lambda: None
         self.requests: list[tuple[float, FetchRequest]] = []
         self.connections: list[Connection] = []
@@ -144,7 +144,7 @@ class Connection:
 
 
 class Node:
-    """A follower's shell, with leaders that a test scripts."""
+    """A follower's shell, with leaders that a test controls."""
 
     def __init__(self, harness: Harness) -> None:
         self.harness = harness
@@ -238,7 +238,7 @@ async def test_fetched_batches_are_appended_and_the_next_fetch_continues(
     assert partition.high_watermark == 3
 
 
-async def test_a_new_partition_does_not_wait_for_the_fetch_that_waits(
+async def test_a_new_partition_interrupts_a_waiting_fetch(
     node: Node, autojump_clock: trio.testing.MockClock
 ) -> None:
     node.partition(0)
@@ -256,7 +256,7 @@ async def test_a_new_partition_does_not_wait_for_the_fetch_that_waits(
     )
 
 
-async def test_a_partition_goes_over_to_its_new_leader_at_once(
+async def test_a_partition_is_fetched_from_its_new_leader_at_once(
     node: Node, autojump_clock: trio.testing.MockClock
 ) -> None:
     partition = node.partition(0)
@@ -272,7 +272,7 @@ async def test_a_partition_goes_over_to_its_new_leader_at_once(
         await until(lambda: len(node.leaders[1].connections) == 2)
 
 
-async def test_a_broken_connection_is_replaced_at_once_and_a_refused_one_later_and_later(
+async def test_a_broken_connection_is_replaced_at_once_and_a_refused_one_later(
     node: Node, autojump_clock: trio.testing.MockClock
 ) -> None:
     node.partition(0)
@@ -293,7 +293,7 @@ async def test_a_broken_connection_is_replaced_at_once_and_a_refused_one_later_a
         assert len(leader.connections) == 2 and leader.requests[asked][1].session_epoch == 0
 
 
-async def test_a_leader_that_does_not_respond_is_given_up(
+async def test_an_unresponsive_leader_is_disconnected(
     node: Node, autojump_clock: trio.testing.MockClock
 ) -> None:
     node.partition(0)
@@ -320,7 +320,7 @@ async def test_damaged_records_are_reported_counted_and_fetched_again(
     assert "CRC" in caplog.text
 
 
-async def test_with_flush_before_ack_the_next_fetch_comes_after_the_sync(
+async def test_with_flush_before_ack_the_next_fetch_follows_the_sync(
     node: Node, autojump_clock: trio.testing.MockClock
 ) -> None:
     partition = node.partition(0, config=LogConfig(flush_before_ack=True))
@@ -333,7 +333,7 @@ async def test_with_flush_before_ack_the_next_fetch_comes_after_the_sync(
     assert durable == [2] and node.leaders[1].offsets() == [(0, 0), (0, 1), (0, 2)]
 
 
-async def test_a_log_that_was_reset_is_durable_before_the_next_fetch_acknowledges_it(
+async def test_a_reset_log_is_durable_before_the_next_fetch_acknowledges_it(
     node: Node, autojump_clock: trio.testing.MockClock
 ) -> None:
     partition = node.partition(0)
@@ -347,7 +347,7 @@ async def test_a_log_that_was_reset_is_durable_before_the_next_fetch_acknowledge
     assert node.fetchers.resets == 1 and synced == [True, True, True]
 
 
-async def test_a_log_that_was_reset_after_a_full_disk_is_made_durable_too(
+async def test_a_log_reset_after_a_full_disk_is_made_durable_too(
     node: Node, autojump_clock: trio.testing.MockClock
 ) -> None:
     partition = node.partition(0)
@@ -378,7 +378,7 @@ class SlowDisk(FaultyDisk):
         return call(*args)
 
 
-async def test_a_slow_disk_holds_up_its_own_partitions_only(
+async def test_a_slow_disk_delays_only_its_own_partitions(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     slow, quick = tmp_path / "slow", tmp_path / "quick"
@@ -401,7 +401,7 @@ async def test_a_slow_disk_holds_up_its_own_partitions_only(
 
 
 class FullDisk(FaultyDisk):
-    """Syncs find no space beside the log."""
+    """Syncs find no space although the log was written."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a follower asks of a leader, request by request, and what it makes of the answers."""
+"""What a follower requests from a leader, request by request, and how it applies the responses."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OPTIONS = FollowerOptions(
 
 
 class Scripted:
-    """Partitions that node 2 follows, and a leader whose answers are written down in the test."""
+    """Partitions that node 2 follows, and a leader whose responses the test defines."""
 
     def __init__(self, harness: Harness) -> None:
         self.harness = harness
@@ -130,7 +130,7 @@ async def test_a_request_has_the_ends_of_the_log(scripted: Scripted) -> None:
     assert asked == FetchPartition(0, 3, 3, 2, 0, 1000, bytes(16), 2**63 - 1)
 
 
-async def test_a_session_names_only_what_moved(scripted: Scripted) -> None:
+async def test_a_session_names_only_changed_partitions(scripted: Scripted) -> None:
     first, second = scripted.partition(0), scripted.partition(1)
     scripted.core.follow(first)
     scripted.core.follow(second)
@@ -142,7 +142,7 @@ async def test_a_session_names_only_what_moved(scripted: Scripted) -> None:
     scripted.answer()
     assert scripted.asked() == (9, 2, [], [])
     scripted.answer(row(1, high_watermark=7))
-    assert scripted.asked() == (9, 3, [], []), "a high watermark moves nothing that is asked"
+    assert scripted.asked() == (9, 3, [], []), "a high watermark changes nothing in the request"
     scripted.answer()
     scripted.core.unfollow(first)
     assert scripted.asked() == (9, 4, [], [0])
@@ -197,7 +197,7 @@ async def test_a_refused_request_is_an_error(scripted: Scripted) -> None:
         ErrorCode.KAFKA_STORAGE_ERROR,
     ],
 )
-async def test_a_refusal_is_followed_by_a_growing_pause_outside_the_session(
+async def test_after_an_error_a_partition_pauses_outside_the_session(
     scripted: Scripted, code: ErrorCode
 ) -> None:
     scripted.core.follow(scripted.partition(0))
@@ -218,7 +218,7 @@ async def test_a_refusal_is_followed_by_a_growing_pause_outside_the_session(
     scripted.asked()
     scripted.answer(row(0, error=code))
     assert scripted.core.next_ready_at() - scripted.now == pytest.approx(FIRST_BACKOFF_SECONDS), (
-        "it went well in between"
+        "a fetch succeeded in between"
     )
 
 
@@ -228,7 +228,7 @@ async def test_newer_metadata_ends_the_pause(scripted: Scripted) -> None:
     scripted.asked()
     scripted.answer(row(0, error=ErrorCode.UNKNOWN_LEADER_EPOCH))
     assert scripted.core.next_request(77, scripted.now) is None
-    assert not scripted.core.follow(partition), "the same again changes nothing"
+    assert not scripted.core.follow(partition), "the same assignment again changes nothing"
     partition.assign(scripted.assignment(0, 4), 1)
     assert scripted.core.follow(partition)
     assert scripted.core.next_ready_at() == -math.inf
@@ -271,12 +271,12 @@ async def test_offsets_that_the_leader_has_deleted_reset_the_log(scripted: Scrip
     assert scripted.core.unsynced() == []
     assert scripted.asked()[2] == [(0, 3, 10)]
     assert scripted.answer(row(0, error=ErrorCode.OFFSET_OUT_OF_RANGE, start=-1)) == [], (
-        "it does not say where it begins"
+        "the response has no log start"
     )
     assert scripted.core.next_ready_at() > scripted.now
 
 
-async def test_a_divergence_is_truncated_at_the_smaller_end_and_fetched_again(
+async def test_a_divergence_is_truncated_at_the_smaller_end_offset(
     scripted: Scripted,
 ) -> None:
     partition = scripted.partition(0, epoch=9)
@@ -295,7 +295,7 @@ async def test_a_divergence_is_truncated_at_the_smaller_end_and_fetched_again(
         scripted.asked()
         [action] = scripted.answer(row(0, diverging=diverging))
         assert isinstance(action, Truncate) and action.offset == offset, diverging
-        assert scripted.asked()[2], "named again, though nothing moved"
+        assert scripted.asked()[2], "named again, though nothing changed"
         scripted.answer()
 
 
@@ -308,11 +308,11 @@ async def test_an_unusable_response_is_requested_again(scripted: Scripted) -> No
     scripted.core.postpone(action.state, scripted.now)
     scripted.now = scripted.core.next_ready_at()
     assert scripted.asked()[2] == [(0, 3, 0)], (
-        "the offset is as before, and a session would leave it out"
+        "the offset is unchanged, and a session would leave it out"
     )
 
 
-async def test_records_are_fetched_once_they_are_as_durable_as_the_topic_requires(
+async def test_the_next_records_are_fetched_after_the_required_sync(
     scripted: Scripted,
 ) -> None:
     partition = scripted.partition(0, config=LogConfig(flush_before_ack=True))
@@ -328,7 +328,7 @@ async def test_records_are_fetched_once_they_are_as_durable_as_the_topic_require
     assert scripted.asked()[2] == [(0, 3, 1)]
 
 
-async def test_a_throttled_replica_that_is_behind_waits(scripted: Scripted) -> None:
+async def test_a_throttled_replica_that_lags_waits(scripted: Scripted) -> None:
     partition, other = scripted.partition(0), scripted.partition(1)
     scripted.throttle.set_rate(10)
     scripted.throttle.set_partitions("orders", frozenset({0}))
@@ -342,11 +342,11 @@ async def test_a_throttled_replica_that_is_behind_waits(scripted: Scripted) -> N
     action.state.is_behind = False
     scripted.now += THROTTLED_SECONDS
     scripted.answer()
-    assert scripted.asked()[2] == [(0, 3, 0)], "who is in sync is not throttled"
+    assert scripted.asked()[2] == [(0, 3, 0)], "a replica in the ISR is not throttled"
     scripted.throttle.set_partitions("orders", EVERY_PARTITION)
 
 
-async def test_a_request_costs_its_rows_and_not_all_followed_partitions(
+async def test_the_cost_of_a_request_depends_on_its_rows(
     scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for index in range(20):

@@ -1,5 +1,5 @@
-"""The ISR on its leader: what is proposed, what may be true, and what the controller's
-answers make of it.
+"""The ISR on its leader: what is proposed, which ISR may be true, and how the controller's
+responses are applied.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def refused(code: ErrorCode) -> IsrOutcome:
     return IsrOutcome(TP, code)
 
 
-def test_until_it_is_decided_members_of_both_count() -> None:
+def test_members_of_both_isrs_count_until_the_decision() -> None:
     in_sync, _ = proposed(ONE, THREE)
     assert in_sync.committed == {ONE, TWO}
     assert in_sync.maximal == {ONE, TWO, THREE}
@@ -39,7 +39,7 @@ def test_until_it_is_decided_members_of_both_count() -> None:
         in_sync.propose(change(ONE))
 
 
-def test_what_the_controller_took_is_committed() -> None:
+def test_an_accepted_proposal_is_committed() -> None:
     in_sync, proposal = proposed(ONE, THREE)
     assert (
         in_sync.on_outcome(proposal, IsrOutcome(TP, ErrorCode.NONE, ONE, 3, (ONE, THREE), 6))
@@ -54,10 +54,10 @@ def test_what_the_controller_took_is_committed() -> None:
     "code",
     [ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.NEW_LEADER_ELECTED],
 )
-def test_where_the_controller_knows_more_the_metadata_is_waited_for(code: ErrorCode) -> None:
+def test_an_outdated_leader_waits_for_the_metadata(code: ErrorCode) -> None:
     in_sync, proposal = proposed(ONE, THREE)
     assert in_sync.on_outcome(proposal, refused(code)) is ProposalResult.WAIT
-    assert in_sync.maximal == {ONE, TWO, THREE}  # an earlier attempt may have been taken
+    assert in_sync.maximal == {ONE, TWO, THREE}  # an earlier attempt may have been accepted
     in_sync.commit((ONE,), 6)
     assert in_sync.maximal == {ONE}
     assert in_sync.proposal is None
@@ -68,7 +68,7 @@ def test_where_the_controller_knows_more_the_metadata_is_waited_for(code: ErrorC
     assert in_sync.committed == {ONE}
 
 
-def test_a_leader_that_was_replaced_by_its_own_change_waits_for_the_metadata() -> None:
+def test_a_leader_replaced_by_its_own_change_waits_for_the_metadata() -> None:
     in_sync, proposal = proposed(ONE, THREE)
     assert (
         in_sync.on_outcome(proposal, IsrOutcome(TP, ErrorCode.NONE, THREE, 4, (ONE, THREE), 6))
@@ -77,7 +77,7 @@ def test_a_leader_that_was_replaced_by_its_own_change_waits_for_the_metadata() -
     assert in_sync.maximal == {ONE, TWO, THREE}
 
 
-def test_an_ineligible_member_is_given_up() -> None:
+def test_an_ineligible_member_is_no_longer_proposed() -> None:
     in_sync, proposal = proposed(ONE, TWO, THREE)
     assert (
         in_sync.on_outcome(proposal, refused(ErrorCode.INELIGIBLE_REPLICA))
@@ -87,7 +87,7 @@ def test_an_ineligible_member_is_given_up() -> None:
     assert in_sync.proposal is None
 
 
-def test_an_attempt_of_unknown_outcome_may_still_be_taken_until_a_repetition_is_refused() -> None:
+def test_an_attempt_of_unknown_outcome_counts_until_a_retry_is_refused() -> None:
     in_sync, proposal = proposed(ONE, TWO, THREE)
     assert in_sync.on_outcome(proposal, None) is ProposalResult.RETRY
     assert in_sync.maximal == {ONE, TWO, THREE}
@@ -101,7 +101,7 @@ def test_an_attempt_of_unknown_outcome_may_still_be_taken_until_a_repetition_is_
 @pytest.mark.parametrize(
     "code", [ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH, ErrorCode.UNKNOWN_TOPIC_ID]
 )
-def test_anything_else_is_tried_again(code: ErrorCode) -> None:
+def test_other_errors_are_retried(code: ErrorCode) -> None:
     in_sync, proposal = proposed(ONE)
     assert in_sync.on_outcome(proposal, refused(code)) is ProposalResult.RETRY
     assert in_sync.proposal is proposal

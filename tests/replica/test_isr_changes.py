@@ -14,7 +14,7 @@ from mqd.types import IsrChange, IsrOutcome, TopicPartition
 from tests.replica.replicas import ME, PLAIN, TOPIC_ID, TWO, Replicas
 
 
-async def test_proposals_go_in_one_request_and_again_until_they_are_decided(
+async def test_proposals_share_a_request_and_are_retried_until_decided(
     replicas: Replicas, autojump_clock: MockClock
 ) -> None:
     requests: list[list[IsrChange]] = []
@@ -43,7 +43,7 @@ async def test_proposals_go_in_one_request_and_again_until_they_are_decided(
         await trio.sleep(10)
         assert [len(request) for request in requests] == [3, 3]
         assert all(partition.isr == {ME} for partition in replicas.replica.partitions())
-        # who is eligible to lead, the metadata says
+        # only the metadata shows which replicas are eligible to lead
         assert not any(ticket.releases for ticket in tickets)
         settled = [
             Assignment(one.topic_partition, TOPIC_ID, ME, 0, (ME, TWO), (ME,), 1) for one in given

@@ -40,20 +40,18 @@ def test_a_follower_joins_at_the_high_watermark_and_the_start_of_the_epoch() -> 
     assert partition.isr == {ME}
     assert partition.pending_isr == frozenset({ME, TWO})
     append(partition)
-    assert partition.high_watermark == 6  # it may be in already
+    assert partition.high_watermark == 6  # it may already be in the ISR
     assert partition.follower_fetched(THREE, 1, 7, 0, 1.0).proposal is None  # one change at a time
 
 
 @pytest.mark.parametrize(("registered", "fetched"), [(None, 1), (2, 1), (1, 2)])
-def test_only_the_living_incarnation_that_is_registered_joins(
-    registered: int | None, fetched: int
-) -> None:
+def test_only_the_registered_live_incarnation_joins(registered: int | None, fetched: int) -> None:
     partition = led(isr=(ME,))
     set_eligible(partition, lambda node_id: registered)
     assert partition.follower_fetched(TWO, fetched, 0, 0, 1.0).proposal is None
 
 
-def test_the_high_watermark_waits_for_a_proposed_member_and_no_longer() -> None:
+def test_the_high_watermark_waits_for_a_member_while_it_is_proposed() -> None:
     partition = led(isr=(ME,))
     # another change is in flight
     partition.in_sync.propose(IsrChange(TP, TOPIC_ID, 1, 0, ((ME, 1),)))
@@ -73,7 +71,7 @@ def test_a_follower_that_caught_up_during_a_proposal_joins_afterwards() -> None:
     assert partition.expand_isr(1.0) is None
     partition.in_sync.on_outcome(proposal, IsrOutcome(TP, ErrorCode.NONE, ME, 1, (ME, TWO), 1))
     partition.isr_decided(1.0)
-    assert partition.expand_isr(20.0) is None  # not heard of for too long
+    assert partition.expand_isr(20.0) is None  # no fetch for too long
     expanded = partition.expand_isr(2.0)
     assert expanded is not None
     assert (expanded.isr, expanded.partition_epoch) == (((ME, 1), (TWO, 1), (THREE, 1)), 1)
@@ -96,8 +94,8 @@ def test_a_refused_follower_is_not_proposed_before_it_returns() -> None:
 
 
 @pytest.mark.parametrize("registered", [None, 2])
-def test_what_the_controller_would_refuse_is_not_proposed(registered: int | None) -> None:
-    """A member that stays must be there as well, under the registration that its fetches named."""
+def test_changes_that_the_controller_would_refuse_are_not_proposed(registered: int | None) -> None:
+    """A remaining member must be registered as well, under the registration of its fetches."""
     partition, epochs = led(), {ME: 1, TWO: 1, THREE: 1}
     set_eligible(partition, epochs.get)
     partition.follower_fetched(TWO, 1, 0, 0, 1.0)
@@ -112,20 +110,22 @@ def test_what_the_controller_would_refuse_is_not_proposed(registered: int | None
 
 
 def test_a_removed_follower_rejoins_by_a_later_report() -> None:
-    """Its log may be lost: what its fetches said before is no reason to take it in."""
+    """Its log may be lost: the positions of its earlier fetches are no reason to add it to
+    the ISR.
+    """
     partition = led()
     for node_id in (TWO, THREE):
         partition.follower_fetched(node_id, 1, 0, 0, 1.0)
     partition.assign(replace(assignment(ME, 1, isr=(ME, THREE)), partition_epoch=1), 1, 1.5)
     assert partition.expand_isr(1.5) is None
     append(partition, 3)
-    # it stayed in sync, and was not forgotten
+    # it stayed in the ISR, and its state was kept
     assert partition.follower_fetched(THREE, 1, 3, 0, 2.0).high_watermark_moved
     assert partition.follower_fetched(TWO, 1, 0, 0, 2.0).proposal is None
     assert partition.follower_fetched(TWO, 1, 3, 0, 2.5).proposal is not None
 
 
-def test_a_follower_that_fetches_other_partitions_only_does_not_join() -> None:
+def test_a_follower_that_fetches_only_other_partitions_does_not_join() -> None:
     class Session:
         last_used = 1.0
 
@@ -150,7 +150,7 @@ def test_a_follower_that_lags_for_too_long_leaves_the_isr() -> None:
     assert partition.shrink_isr(20.0) is None  # in flight
     assert partition.high_watermark == 0  # until that is committed
     partition.in_sync.on_outcome(change, IsrOutcome(TP, ErrorCode.NONE, ME, 1, (ME, TWO), 1))
-    # whether who left is eligible to lead, only the metadata says
+    # only the metadata shows whether the removed replica is eligible to lead
     assert not partition.isr_decided(20.0)
     assert partition.assign(
         Assignment(TP, TOPIC_ID, ME, 1, (ME, TWO, THREE), (ME, TWO), 1), 1, 20.0
@@ -158,7 +158,7 @@ def test_a_follower_that_lags_for_too_long_leaves_the_isr() -> None:
     assert partition.high_watermark == 1
 
 
-def test_a_follower_of_a_quiet_partition_is_not_behind_when_it_is_written_again() -> None:
+def test_a_follower_of_an_idle_partition_does_not_lag_at_its_next_append() -> None:
     class Session:
         last_used = 0.0
 
@@ -172,7 +172,7 @@ def test_a_follower_of_a_quiet_partition_is_not_behind_when_it_is_written_again(
     assert partition.shrink_isr(1011.0) is not None
 
 
-def test_a_leader_under_load_knows_which_followers_keep_up() -> None:
+def test_a_leader_under_load_detects_followers_that_keep_up() -> None:
     partition = led(lag_max=3.0)
     for second in range(10):  # always one batch behind, never at the end
         append(partition)
@@ -181,7 +181,7 @@ def test_a_leader_under_load_knows_which_followers_keep_up() -> None:
     assert partition.membership.out_of_sync_replicas(9.5) == {THREE}
 
 
-def test_records_are_gone_where_every_in_sync_replica_reports_it() -> None:
+def test_deleted_records_count_when_every_isr_member_reports_it() -> None:
     partition = led(isr=(ME, TWO), start=5)
     partition.high_watermark = 5
     partition.log.advance_log_start(4)
@@ -191,12 +191,12 @@ def test_records_are_gone_where_every_in_sync_replica_reports_it() -> None:
     assert partition.membership.low_watermark() == 3
 
 
-def test_a_leader_that_leads_again_has_no_state_of_its_followers() -> None:
+def test_a_reelected_leader_has_no_state_of_its_followers() -> None:
     partition = led()
     append(partition)
     partition.follower_fetched(TWO, 1, 1, 0, 1.0)
     partition.assign(assignment(ME, 2, isr=(ME, TWO, THREE)), 1, 2.0)
-    assert partition.followers[TWO].end_offset == 1  # nobody else has led in between
+    assert partition.followers[TWO].end_offset == 1  # no other replica has led in between
     partition.assign(assignment(ME, 4, isr=(ME, TWO, THREE)), 1, 3.0)
     assert partition.followers[TWO].end_offset == -1
 

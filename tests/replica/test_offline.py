@@ -17,7 +17,7 @@ from tests.replica.replicas import DURABLE, ME, PLAIN, TOPIC_ID, TWO, Replicas
 from tests.replica.roles import TP, Fetchers, assign
 
 
-async def test_a_log_that_cannot_be_opened_is_offline_until_it_can(replicas: Replicas) -> None:
+async def test_a_log_is_offline_until_it_can_be_opened(replicas: Replicas) -> None:
     replicas.faulty.write_error = errno.EIO
     assert replicas.assign() is None
     assert "injected" in replicas.replica.offline[TopicPartition("t", 0)]
@@ -26,7 +26,7 @@ async def test_a_log_that_cannot_be_opened_is_offline_until_it_can(replicas: Rep
     assert not replicas.replica.offline
 
 
-async def test_a_partition_offline_for_a_full_disk_heals_by_itself(
+async def test_a_partition_offline_for_a_full_disk_returns_by_itself(
     replicas: Replicas, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     replicas.faulty.free = 0
@@ -52,7 +52,7 @@ async def test_a_partition_offline_for_a_full_disk_heals_by_itself(
     )
 
 
-async def test_what_was_deleted_while_offline_stays_away(
+async def test_a_partition_deleted_while_offline_stays_deleted(
     replicas: Replicas, autojump_clock: MockClock
 ) -> None:
     replicas.faulty.free = 0
@@ -66,7 +66,7 @@ async def test_what_was_deleted_while_offline_stays_away(
     assert not replicas.replica.partitions() and not replicas.replica.offline
 
 
-async def test_an_offline_partition_does_not_stop_its_neighbours(replicas: Replicas) -> None:
+async def test_an_offline_partition_does_not_stop_other_partitions(replicas: Replicas) -> None:
     replicas.service.fenced[TopicPartition("t", 0)] = "damaged"
     assert replicas.assign("t", 0) is None
     assert replicas.held("t", 1).is_leader
@@ -74,7 +74,7 @@ async def test_an_offline_partition_does_not_stop_its_neighbours(replicas: Repli
     assert not replicas.replica.offline
 
 
-async def test_a_partition_that_went_elsewhere_is_not_offline_here(replicas: Replicas) -> None:
+async def test_a_reassigned_partition_is_not_offline_here(replicas: Replicas) -> None:
     replicas.service.fenced[TopicPartition("t", 0)] = "damaged"
     replicas.assign(replicas=(ME, TWO))
     replicas.assign(replicas=(TWO,), leader=TWO, epoch=1)
@@ -97,7 +97,7 @@ async def test_a_lost_log_is_reported_once_and_created_again_outside_the_isr(
     assert fetchers.taken()[-1][0] == "unfollow"
     for partition_epoch, (isr, elr) in enumerate([((TWO, ME), ()), ((TWO,), (ME,))], start=1):
         assign(replicas, TWO, 0, partition_epoch, isr, elr)
-        assert replicas.replica.get(TP) is partition  # somebody may still count on it
+        assert replicas.replica.get(TP) is partition  # another node may still count on it
     assign(replicas, TWO, 0, 3, (TWO,))
     anew = replicas.replica.get(TP)
     assert anew is not None and anew is not partition
@@ -108,8 +108,8 @@ async def test_a_lost_log_is_reported_once_and_created_again_outside_the_isr(
 async def test_a_lost_log_is_reported_again_when_its_leader_adds_it_to_the_isr(
     replicas: Replicas,
 ) -> None:
-    """The leader had heard a fetch from before; in the ISR this node may come to lead, and
-    it has nothing.
+    """The leader had received a fetch from before the loss. In the ISR this node may become leader,
+    and it has no records.
     """
     reported: list[tuple[UUID, int]] = []
     replicas.ports.on_offline = lambda topic_id, index: reported.append((topic_id, index))

@@ -13,7 +13,7 @@ from tests.log.support import batch
 from tests.replica.replicas import DURABLE, ME, PLAIN, TWO, Replicas, Ticket
 
 
-async def test_what_is_not_committed_in_time_is_timed_out(
+async def test_requests_not_committed_in_time_time_out(
     replicas: Replicas, mock_clock: MockClock
 ) -> None:
     async with trio.open_nursery() as nursery:
@@ -35,13 +35,13 @@ async def test_what_is_not_committed_in_time_is_timed_out(
             {TopicPartition("t", 0): ErrorCode.REQUEST_TIMED_OUT},
             1,
         )
-        replicas.synced(slow)  # the records are there; nobody is told twice
+        replicas.synced(slow)  # the records are there; no client gets a second response
         assert (early.releases, late.releases) == (1, 1)
         assert not slow.acks
         nursery.cancel_scope.cancel()
 
 
-async def test_waiters_get_one_error_when_the_leadership_ends(
+async def test_waiting_requests_get_one_error_when_the_leadership_ends(
     replicas: Replicas, mock_clock: MockClock
 ) -> None:
     async with trio.open_nursery() as nursery:
@@ -62,7 +62,7 @@ async def test_waiters_get_one_error_when_the_leadership_ends(
         nursery.cancel_scope.cancel()
 
 
-async def test_waiters_of_a_deleted_topic_get_an_error(replicas: Replicas) -> None:
+async def test_waiting_requests_of_a_deleted_topic_get_an_error(replicas: Replicas) -> None:
     partition = replicas.held(config=DURABLE)
     ticket = replicas.produce(partition)
     replicas.replica.end_of_turn()
@@ -72,7 +72,7 @@ async def test_waiters_of_a_deleted_topic_get_an_error(replicas: Replicas) -> No
     assert (ticket.releases, len(released)) == (1, 1)
 
 
-async def test_a_new_epoch_of_the_same_leader_fails_no_waiter(replicas: Replicas) -> None:
+async def test_a_new_epoch_of_the_same_leader_fails_no_waiting_request(replicas: Replicas) -> None:
     partition = replicas.held(config=DURABLE)
     ticket = replicas.produce(partition)
     replicas.replica.end_of_turn()
@@ -83,18 +83,16 @@ async def test_a_new_epoch_of_the_same_leader_fails_no_waiter(replicas: Replicas
 
 
 def committed(partition: Partition, replicas: Replicas) -> tuple[Ticket, list[float]]:
-    """A producer and a consumer that wait for a commit which replicas that fell behind hold
-    back.
-    """
+    """A producer and a consumer wait for a commit that lagging replicas delay."""
     ticket = replicas.produce(partition)
-    partition.configure(2)  # noted while the produce was on its way
+    partition.configure(2)  # noted while the produce request was under way
     replicas.replica.end_of_turn()
     released = replicas.park(partition)
     assert (ticket.releases, released, partition.high_watermark) == (0, [], 0)
     return ticket, released
 
 
-async def test_a_lower_minimum_commits_what_waited_for_it(replicas: Replicas) -> None:
+async def test_a_lower_minimum_commits_waiting_records(replicas: Replicas) -> None:
     partition = replicas.held(replicas=(ME, TWO), isr=(ME,))
     ticket, released = committed(partition, replicas)
     replicas.replica.assignments.configure("t", TopicSettings(PLAIN, 1))
@@ -102,7 +100,7 @@ async def test_a_lower_minimum_commits_what_waited_for_it(replicas: Replicas) ->
     assert (ticket.releases, len(released)) == (1, 1)
 
 
-async def test_replicas_that_caught_up_commit_what_waited_for_them(replicas: Replicas) -> None:
+async def test_replicas_that_caught_up_commit_waiting_records(replicas: Replicas) -> None:
     partition = replicas.held(replicas=(ME, TWO), isr=(ME,))
     ticket, released = committed(partition, replicas)
     replicas.assign(replicas=(ME, TWO), isr=(ME,), epoch=1, minimum=1)

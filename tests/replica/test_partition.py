@@ -1,4 +1,4 @@
-"""One partition: roles, fencing, and where the high watermark may be."""
+"""One partition: roles, fencing, and the possible values of the high watermark."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.replica.partitions import (
 )
 
 
-def test_a_leader_commits_what_is_written() -> None:
+def test_a_leader_commits_written_records() -> None:
     partition = a_partition()
     write(partition.log, 3)
     assert partition.advance()
@@ -39,7 +39,7 @@ def test_a_node_that_does_not_lead_commits_nothing() -> None:
     assert partition.high_watermark == 0
 
 
-def test_a_new_leader_commits_what_it_has() -> None:
+def test_a_new_leader_commits_its_records() -> None:
     partition = a_partition(leader=TWO)
     write(partition.log, 3)
     partition.assign(assignment(ME, 1), 1)
@@ -47,7 +47,7 @@ def test_a_new_leader_commits_what_it_has() -> None:
     assert partition.high_watermark == 3
 
 
-def test_short_of_replicas_the_high_watermark_is_frozen() -> None:
+def test_with_too_few_replicas_the_high_watermark_is_frozen() -> None:
     partition = a_partition(2, isr=(ME,))
     write(partition.log, 3)
     assert not partition.advance()
@@ -58,7 +58,7 @@ def test_short_of_replicas_the_high_watermark_is_frozen() -> None:
     assert partition.high_watermark == 3
 
 
-def test_flush_before_ack_commits_what_is_durable_and_no_more() -> None:
+def test_flush_before_ack_commits_only_durable_records() -> None:
     partition = a_partition(config=LogConfig(flush_before_ack=True))
     write(partition.log, 3)
     assert not partition.advance()
@@ -67,7 +67,7 @@ def test_flush_before_ack_commits_what_is_durable_and_no_more() -> None:
     assert partition.high_watermark == 2
 
 
-def test_the_high_watermark_does_not_go_back_when_durability_is_required_later() -> None:
+def test_the_high_watermark_stays_when_durability_is_required_later() -> None:
     partition = a_partition()
     write(partition.log, 3)
     partition.advance()
@@ -81,7 +81,7 @@ def test_the_high_watermark_does_not_go_back_when_durability_is_required_later()
     ("wanted", "replicas", "isr", "effective", "short"),
     [
         (1, (ME,), (ME,), 1, False),
-        (2, (ME,), (ME,), 1, False),  # KIP-966: never more than there are replicas
+        (2, (ME,), (ME,), 1, False),  # KIP-966: never more than the number of replicas
         (3, (ME, TWO), (ME,), 2, True),
         (3, (ME, TWO), (ME, TWO), 2, False),
         (2, (ME, TWO, THREE), (ME,), 2, True),
@@ -104,7 +104,7 @@ def test_the_effective_minimum_of_replicas(
     partition.check_append(0)
 
 
-def test_configure_recounts() -> None:
+def test_new_options_recompute_the_minimum() -> None:
     partition = a_partition(1, isr=(ME,))
     partition.configure(2)
     assert partition.short_of_replicas
@@ -151,7 +151,7 @@ def test_an_older_assignment_or_one_of_another_topic_is_a_bug() -> None:
         partition.assign(assignment(ME, 6, topic_id=UUID(int=8, version=4)), 1)
 
 
-def test_the_high_watermark_is_what_all_in_sync_replicas_have() -> None:
+def test_the_high_watermark_is_the_smallest_end_in_the_isr() -> None:
     partition = led()
     append(partition, 5)
     assert not partition.follower_fetched(TWO, 1, 5, 0, 1.0).high_watermark_moved
@@ -172,7 +172,7 @@ def test_nothing_is_committed_while_others_are_eligible_to_lead() -> None:
 
 
 def test_nothing_is_committed_without_a_member_of_the_proposed_isr() -> None:
-    partition = led(isr=(ME,), minimum=1)  # the controller may have heard of a higher minimum
+    partition = led(isr=(ME,), minimum=1)  # the controller may have a higher minimum
     joins = partition.follower_fetched(TWO, 1, 0, 0, 1.0).proposal
     assert joins is not None
     partition.in_sync.on_outcome(joins, IsrOutcome(TP, ErrorCode.NONE, ME, 1, (ME, TWO), 1))
@@ -189,7 +189,7 @@ def test_nothing_is_committed_without_a_member_of_the_proposed_isr() -> None:
     assert partition.high_watermark == 1
 
 
-def test_an_assignment_older_than_the_controller_s_response_changes_nothing() -> None:
+def test_an_assignment_before_the_controller_s_response_changes_nothing() -> None:
     partition = led(isr=(ME,))
     proposal = partition.follower_fetched(TWO, 1, 0, 0, 1.0).proposal
     assert proposal is not None
@@ -199,7 +199,7 @@ def test_an_assignment_older_than_the_controller_s_response_changes_nothing() ->
     assert partition.assignment.partition_epoch == 0
 
 
-def test_a_follower_s_high_watermark_follows_and_stays_within_its_log() -> None:
+def test_a_follower_s_high_watermark_advances_within_its_log() -> None:
     partition = a_partition(leader=TWO)
     write(partition.log, 3)
     assert partition.follower_progress(2, 0)
@@ -207,7 +207,7 @@ def test_a_follower_s_high_watermark_follows_and_stays_within_its_log() -> None:
     assert partition.high_watermark == 2
     assert partition.follower_progress(9, 0)
     assert partition.high_watermark == 3
-    assert partition.follower_progress(9, 1)  # the leader's log begins later
+    assert partition.follower_progress(9, 1)  # the leader's log starts later
     partition.log.log_end_offset = partition.log.written_end_offset = 1
     partition.log_replaced()
     assert partition.high_watermark == 1

@@ -1,5 +1,5 @@
-"""Whole clusters: a live node that was fenced, or forgotten and registered anew, is in sync
-again where nothing is written, too.
+"""Whole clusters: a live node that was fenced, or unregistered and registered again, is in sync
+again, also where no producer writes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def pause(cluster: Cluster, victim: int, controller: int) -> None:
 
 
 def cut_off_from_the_controller(cluster: Cluster, victim: int, controller: int) -> None:
-    """Its leaders it reaches still, and goes on to fetch from them."""
+    """It still reaches its leaders, and continues to fetch from them."""
     cluster.network.partition([victim], [controller], breaks=False)
 
     async def heal() -> None:
@@ -78,10 +78,10 @@ def test_a_follower_outside_the_isr_of_idle_partitions_rejoins(harm: Harm) -> No
 
 
 @pytest.mark.parametrize("how", ["it is forgotten", "a controller answers that knows less"])
-def test_a_start_continues_when_its_registration_ends_before_the_report_of_lost_logs(
+def test_a_start_survives_a_lost_registration_before_the_report_of_losses(
     monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """It registers again, and is not unfenced before all is told."""
+    """It registers again, and is not unfenced before every loss is reported."""
 
     async def main() -> None:
         async with Cluster(nodes=3) as cluster:

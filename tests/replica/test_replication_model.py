@@ -1,5 +1,5 @@
-"""Several replicas of one partition and a controller, stepped at random: what is committed is on
-everybody who may lead.
+"""Several replicas of one partition and a controller, stepped at random: every replica that may
+lead has all committed records.
 
 The replicas are the real `Partition`; logs are lists of the epochs in which each offset was
 written, the controller is the rules of KIP-966 on one value, and messages between them are late,
@@ -51,7 +51,7 @@ class Replica:
 
 
 class Replication:
-    """See the head of the file. One seed, one walk."""
+    """See the docstring of the file. One seed, one walk."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -80,7 +80,9 @@ class Replication:
             self.check_invariants()
 
     def moved(self, replica: Replica) -> None:
-        """A leader's high watermark may have moved: what is below it is committed for good."""
+        """A leader's high watermark may have advanced: what is below it is permanently
+        committed.
+        """
         high_watermark = replica.partition.high_watermark
         assert (
             replica.epochs[:high_watermark][: len(self.committed)]
@@ -92,8 +94,8 @@ class Replication:
     # -- the controller
 
     def change(self, isr: set[NodeId], leader: NodeId | None = None) -> None:
-        """KIP-966: who leaves an ISR that is too small stays eligible; enough in sync, and
-        nobody else is.
+        """KIP-966: replicas that leave an ISR that is too small stay eligible; with enough replicas
+        in sync, no other is eligible.
         """
         truth = self.truth
         needed = min(self.minimum, len(truth.replicas))
@@ -126,7 +128,7 @@ class Replication:
         )
 
     def fence(self, node: NodeId) -> None:
-        """A node is taken for dead; its process may go on, with the metadata that it has."""
+        """A node is considered dead; its process may continue, with its old metadata."""
         self.fenced.add(node)
         if node in self.truth.isr:
             self.change(set(self.truth.isr) - {node})
@@ -137,7 +139,7 @@ class Replication:
         self.elect()
 
     def alter_partition(self, node: NodeId) -> None:
-        """A proposal comes to the controller, or not, and its answer comes back, or not."""
+        """A proposal reaches the controller or is lost, and so is its response."""
         replica = self.replicas[node]
         heard, answered = self.random.random() < 0.7, self.random.random() < 0.6
         change = replica.partition.in_sync.proposal
@@ -150,9 +152,7 @@ class Replication:
         self.moved(replica)
 
     def overtaken(self, node: NodeId) -> None:
-        """An attempt comes to the controller that was overtaken by its own repetitions;
-        nobody hears the answer.
-        """
+        """The controller receives an attempt after its own repetitions; the response is lost."""
         if self.late is not None:
             self.decide(self.late)
 
@@ -173,8 +173,8 @@ class Replication:
 
     # -- the nodes
 
-    def hear(self, node: NodeId) -> None:
-        """The newest metadata comes to one node, with whatever it missed left out."""
+    def receive_metadata(self, node: NodeId) -> None:
+        """The newest metadata reaches one node, without the versions that it missed."""
         replica = self.replicas[node]
         # nodes need not agree with the controller on `min.insync.replicas`
         minimum = self.random.choice((1, self.minimum))
@@ -192,8 +192,8 @@ class Replication:
             self.moved(replica)
 
     def fetch(self, node: NodeId) -> None:
-        """A follower asks who it takes for the leader, in the epoch that it knows; logs
-        that part are cut first.
+        """A follower sends a fetch to the leader in its metadata, with its epoch; diverging logs
+        are truncated first.
         """
         count = self.random.randint(0, 3)
         follower = self.replicas[node]
@@ -239,29 +239,29 @@ class Replication:
     def check_invariants(self) -> None:
         for node in (*self.truth.isr, *self.truth.elr):
             assert self.replicas[node].epochs[: len(self.committed)] == self.committed, (
-                f"node {node} may lead and lacks what is committed"
+                f"node {node} may lead and lacks committed records"
             )
         for node, replica in self.replicas.items():
             partition = replica.partition
             high_watermark = partition.high_watermark
             assert high_watermark >= self.watermarks[node], (
-                f"the high watermark of node {node} went back"
+                f"the high watermark of node {node} decreased"
             )
             assert replica.epochs[:high_watermark] == self.committed[:high_watermark], (
-                f"node {node} takes for committed what is not"
+                f"node {node} treats uncommitted records as committed"
             )
             self.watermarks[node] = high_watermark
             if partition.is_leader and partition.leader_epoch == self.truth.leader_epoch:
                 for member in partition.in_sync.maximal:
                     assert len(self.replicas[member].epochs) >= high_watermark, (
-                        f"node {member} lacks what leader {node} committed"
+                        f"node {member} lacks records that leader {node} committed"
                     )
 
 
 WEIGHTS = {
     Replication.fetch: 20,
     Replication.produce: 4,
-    Replication.hear: 10,
+    Replication.receive_metadata: 10,
     Replication.alter_partition: 5,
     Replication.overtaken: 1,
     Replication.check: 4,
@@ -277,10 +277,8 @@ def test_every_electable_replica_has_all_committed_records(seed: int) -> None:
     Replication(seed).walk(600)
 
 
-def test_the_walks_go_somewhere() -> None:
-    """Records are committed under several leaders: a model in which nothing happens would
-    prove nothing.
-    """
+def test_the_walks_commit_records_under_several_leaders() -> None:
+    """Records are committed under several leaders: a model without events would prove nothing."""
     walks = [Replication(seed) for seed in range(20)]
     for walk in walks:
         walk.walk(600)

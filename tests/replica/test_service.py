@@ -16,7 +16,7 @@ from tests.replica.replicas import DURABLE, OTHER_ID, Replicas
 
 
 @pytest.mark.parametrize("again", [False, True])
-async def test_a_partition_that_is_deleted_while_others_are_looked_at_is_not_lost(
+async def test_a_deletion_during_an_iteration_loses_no_partition(
     replicas: Replicas, monkeypatch: pytest.MonkeyPatch, again: bool
 ) -> None:
     monkeypatch.setattr(service, "_CHECKED_AT_ONCE", 2)
@@ -33,7 +33,7 @@ async def test_a_partition_that_is_deleted_while_others_are_looked_at_is_not_los
     assert told == []
 
 
-async def test_checkpoints_are_noted_as_time_goes(
+async def test_checkpoints_are_written_periodically(
     replicas: Replicas, mock_clock: MockClock
 ) -> None:
     async with trio.open_nursery() as nursery:
@@ -49,7 +49,7 @@ async def test_checkpoints_are_noted_as_time_goes(
         nursery.cancel_scope.cancel()
 
 
-async def test_a_failed_directory_refuses_its_writers_and_moves_no_high_watermark_back(
+async def test_a_failed_directory_refuses_writes_and_keeps_high_watermarks(
     tmp_path: Path,
 ) -> None:
     replicas = Replicas(tmp_path)

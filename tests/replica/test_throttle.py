@@ -19,7 +19,7 @@ def test_a_list_names_partitions_and_nodes() -> None:
             throttled_partitions([wrong], THREE)
 
 
-def test_it_applies_to_what_was_named() -> None:
+def test_it_applies_to_the_named_replicas() -> None:
     throttle = Throttle()
     assert not throttle.is_throttled(TopicPartition("t", 0))
     throttle.set_partitions("t", frozenset({1}))
@@ -34,13 +34,13 @@ def test_it_applies_to_what_was_named() -> None:
     assert not throttle.is_throttled(TopicPartition("t", 0))
 
 
-def test_without_a_rate_everything_goes() -> None:
+def test_without_a_rate_nothing_is_throttled() -> None:
     throttle = Throttle()
     throttle.record(1 << 40, 0.0)
     assert throttle.allows(0.0)
 
 
-def test_an_overshoot_is_paid_for_by_a_pause() -> None:
+def test_an_overshoot_causes_a_pause() -> None:
     throttle = Throttle()
     throttle.set_rate(1000)
     assert throttle.allows(5.0)
@@ -49,7 +49,7 @@ def test_an_overshoot_is_paid_for_by_a_pause() -> None:
     assert throttle.allows(9.0)
 
 
-def test_the_rate_holds_over_time_and_old_windows_are_forgotten() -> None:
+def test_the_rate_holds_over_time_and_old_windows_expire() -> None:
     throttle = Throttle()
     throttle.set_rate(1000)
     moved, now = 0, 100.0

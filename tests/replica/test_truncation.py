@@ -1,5 +1,5 @@
-"""Logs of one partition agree after any leader changes, and nothing committed is ever cut:
-KIP-101, KIP-279, and by chance.
+"""Logs of one partition agree after any leader changes, and nothing committed is ever truncated:
+KIP-101, KIP-279, and random failovers.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.log.support import batch
-from tests.replica.followers import Replica, hear, settle
+from tests.replica.followers import Replica, receive_leader, settle
 
 Rule = Callable[[Replica], None]
 
 
 def by_epochs(follower: Replica) -> None:
-    """What becoming a follower does: nothing. The first answer says where the logs part."""
+    """What becoming a follower does: nothing. The first response shows where the logs diverge."""
 
 
 def by_high_watermark(follower: Replica) -> None:
@@ -33,23 +33,23 @@ def replicas_in(path: Path, count: int = 2) -> list[Replica]:
 
 
 def lost_after_a_restart(path: Path, becoming_follower: Rule) -> None:
-    """KIP-101, scenario 1: a follower that has a committed record and does not know so
+    """KIP-101, scenario 1: a follower that has a committed record without a high watermark above it
     restarts, and leads next.
     """
     a, b = replicas = replicas_in(path)
-    hear(replicas, 1, 1, (1, 2))
+    receive_leader(replicas, 1, 1, (1, 2))
     a.append(b"m1")
     settle(replicas, a)
     a.append(b"m2")
     b.fetch(a)
     answered = a.partition.high_watermark
-    a.row(b.asked(), 2)  # b asks again: m2 is committed, and the answer is lost
+    a.row(b.asked(), 2)  # b fetches again: m2 is committed, and the response is lost
     assert a.partition.high_watermark == 2 > answered and b.partition.high_watermark == 1
     b.note_high_watermark()
     b.kill()
-    hear([b], 1, 1, (1, 2))
+    receive_leader([b], 1, 1, (1, 2))
     becoming_follower(b)
-    hear(replicas, 2, 2, (1, 2))
+    receive_leader(replicas, 2, 2, (1, 2))
     becoming_follower(a)
     settle(replicas, b)
     assert a.values() == b.values() == [(0, b"m1"), (1, b"m2")]
@@ -57,39 +57,39 @@ def lost_after_a_restart(path: Path, becoming_follower: Rule) -> None:
 
 
 def parted_after_two_restarts(path: Path, becoming_follower: Rule) -> None:
-    """KIP-101, scenario 2: a replica without the last record leads (uncleanly) and writes
-    there; the other one comes back.
+    """KIP-101, scenario 2: a replica without the last record leads (uncleanly) and writes at its
+    offset; the other one restarts.
     """
     a, b = replicas = replicas_in(path)
-    hear(replicas, 1, 1, (1, 2))
+    receive_leader(replicas, 1, 1, (1, 2))
     a.append(b"m1")
     settle(replicas, a)
     a.assign(a.assignment_with_isr((1,)))
     a.append(b"m2")
     assert a.partition.high_watermark == 2
-    hear(replicas, 2, 2, (2,))
+    receive_leader(replicas, 2, 2, (2,))
     b.append(b"m3")
     becoming_follower(a)
     settle(replicas, b)
     assert a.values() == b.values() == [(0, b"m1"), (1, b"m3")]
     assert a.content() == b.content()
-    assert a.cuts == 1  # of an unclean election it is told
+    assert a.cuts == 1  # it receives the unclean election
 
 
 def two_failovers_in_a_row(path: Path, becoming_follower: Rule) -> None:
-    """KIP-279: each leads for a moment, alone, and nobody has fetched in between."""
+    """KIP-279: each leads alone for a moment, and no replica fetches in between."""
     a, b = replicas = replicas_in(path)
-    hear(replicas, 1, 1, (1, 2))
+    receive_leader(replicas, 1, 1, (1, 2))
     a.append(b"m1")
     a.append(b"m2")
     settle(replicas, a)
     a.append(b"a3")
     a.append(b"a4")
-    hear([b], 2, 2, (2,))
+    receive_leader([b], 2, 2, (2,))
     b.append(b"b3")
-    hear([a], 1, 3, (1,))
+    receive_leader([a], 1, 3, (1,))
     a.append(b"a5")
-    hear(replicas, 1, 3, (1,))
+    receive_leader(replicas, 1, 3, (1,))
     becoming_follower(b)
     settle(replicas, a)
     assert a.values() == b.values() == [(0, b"m1"), (1, b"m2"), (2, b"a3"), (3, b"a4"), (4, b"a5")]
@@ -106,10 +106,10 @@ def test_epochs_make_logs_agree(tmp_path: Path, scenario: Callable[[Path, Rule],
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_high_watermarks_would_not(
+def test_high_watermarks_do_not_make_logs_agree(
     tmp_path: Path, scenario: Callable[[Path, Rule], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same with the old rule, and with followers that do not say their last epoch."""
+    """The same with the old rule, and with followers that do not send their last epoch."""
     monkeypatch.setattr("mqd.log.partition_log.PartitionLog.last_epoch", -1)
     with pytest.raises((AssertionError, ValueError)):
         scenario(tmp_path, by_high_watermark)
@@ -118,8 +118,8 @@ def test_high_watermarks_would_not(
 def test_a_response_of_a_fetch_older_than_kip_279_is_not_enough(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """KIP-101's first rule, without the loop: the leader's start of the next epoch is taken
-    for the end of an epoch it does not know.
+    """KIP-101's first rule, without the loop: for an unknown epoch, the leader returns the start of
+    the next one.
     """
     monkeypatch.setattr(
         "mqd.replica.follower.truncation_offset",
@@ -130,31 +130,31 @@ def test_a_response_of_a_fetch_older_than_kip_279_is_not_enough(
 
 
 def test_epochs_without_records_do_not_stop_a_follower(tmp_path: Path) -> None:
-    """A leader that wrote nothing follows one that has records of the epoch before: its own
-    entry is in the way, and goes.
+    """A leader that wrote nothing follows one that has records of the previous epoch: its own entry
+    conflicts, and is removed.
     """
     a, b = replicas = replicas_in(tmp_path)
-    hear(replicas, 1, 1, (1, 2))
+    receive_leader(replicas, 1, 1, (1, 2))
     a.append(b"m1")
     settle(replicas, a)
     a.append(b"m2")
-    hear([b], 2, 2, (1, 2))
+    receive_leader([b], 2, 2, (1, 2))
     assert b.log.epochs.latest == 2
-    hear(replicas, 1, 3, (1, 2))
+    receive_leader(replicas, 1, 3, (1, 2))
     settle(replicas, a)
     assert a.content() == b.content() and b.log.epochs.entries() == [(1, 0)]
 
 
-def test_producers_are_the_same_on_both_sides(tmp_path: Path) -> None:
+def test_producers_are_equal_on_leader_and_follower(tmp_path: Path) -> None:
     a, b = replicas = replicas_in(tmp_path)
-    hear(replicas, 1, 1, (1, 2))
+    receive_leader(replicas, 1, 1, (1, 2))
     for number in range(12):
         a.append(b"v", b"w", producer_id=7 + number % 2, sequence=2 * (number // 2))
     settle(replicas, a)
     assert a.content() == b.content() and list(a.log.producers.entries()) == list(
         b.log.producers.entries()
     )
-    hear(replicas, 2, 2, (1, 2))
+    receive_leader(replicas, 2, 2, (1, 2))
     again = b.harness.append(b.log, batch(b"v", b"w", producer_id=8, sequence=10), epoch=2)
     assert again.duplicate and again.base_offset == 22
     first = b.harness.append(b.log, batch(b"v", b"w", producer_id=8, sequence=2), epoch=2)
@@ -165,7 +165,7 @@ def test_producers_are_the_same_on_both_sides(tmp_path: Path) -> None:
 
 def test_a_follower_below_the_leaders_start_resets_its_log(tmp_path: Path) -> None:
     a, b = replicas = replicas_in(tmp_path)
-    hear(replicas, 1, 1, (1, 2))
+    receive_leader(replicas, 1, 1, (1, 2))
     for number in range(10):
         a.append(b"%d" % number * 30, b"x")
     b.fetch(a)
@@ -179,14 +179,14 @@ def test_a_follower_below_the_leaders_start_resets_its_log(tmp_path: Path) -> No
         pair for pair in a.values() if pair[0] >= 17
     ]
     b.kill()
-    hear([b], 1, 1, (1, 2))
+    receive_leader([b], 1, 1, (1, 2))
     assert b.log.log_end_offset == a.log.log_end_offset and not b.logs.fenced
 
 
 class Failovers(RuleBasedStateMachine):
     """Three replicas that all stay in the ISR: any of them may lead next.
 
-    What was committed once is in every log in the end.
+    Each record that was ever committed is in every log in the end.
     """
 
     @initialize()
@@ -195,7 +195,7 @@ class Failovers(RuleBasedStateMachine):
         self.epoch = 1
         self.counter = 0
         self.leader = self.replicas[0]
-        hear(self.replicas, 1, 1, (1, 2, 3))
+        receive_leader(self.replicas, 1, 1, (1, 2, 3))
         self.written: dict[int, bytes] = {}
         self.committed: dict[int, bytes] = {}
 
@@ -223,11 +223,11 @@ class Failovers(RuleBasedStateMachine):
 
     @rule(node=st.integers(0, 2), told=st.sets(st.integers(0, 2)))
     def elect(self, node: int, told: set[int]) -> None:
-        """A new leader, of which only some of the others hear before the next one."""
+        """A new leader; only some of the other replicas receive it before the next one."""
         self.epoch += 1
         self.leader = self.replicas[node]
         for index in sorted(told | {node}):
-            hear([self.replicas[index]], node + 1, self.epoch, (1, 2, 3))
+            receive_leader([self.replicas[index]], node + 1, self.epoch, (1, 2, 3))
 
     @rule(node=st.integers(0, 2), noted=st.booleans())
     def kill(self, node: int, noted: bool) -> None:
@@ -238,13 +238,13 @@ class Failovers(RuleBasedStateMachine):
         self.epoch += 1
         if replica is self.leader:
             self.leader = self.replicas[(node + 1) % 3]
-        hear([self.leader], int(self.leader.node_id), self.epoch, (1, 2, 3))
+        receive_leader([self.leader], int(self.leader.node_id), self.epoch, (1, 2, 3))
 
     @precondition(lambda self: self.counter)
     @rule()
-    def come_to_rest(self) -> None:
+    def converge(self) -> None:
         self.epoch += 1
-        hear(self.replicas, int(self.leader.node_id), self.epoch, (1, 2, 3))
+        receive_leader(self.replicas, int(self.leader.node_id), self.epoch, (1, 2, 3))
         settle(self.replicas, self.leader)
         self.note()
         contents = [replica.content() for replica in self.replicas]

@@ -25,7 +25,7 @@ async def test_acks_1_waits_for_the_write_and_acks_all_for_the_commit(
     replicas: Replicas, acks: int
 ) -> None:
     partition = replicas.held(replicas=(ME, TWO))
-    partition.short_of_replicas = True  # replicas fell behind after the append was accepted
+    partition.short_of_replicas = True  # replicas lagged after the append was accepted
     if acks == -1:
         partition.short_of_replicas = False
         ticket = replicas.produce(partition, acks=acks)
@@ -47,7 +47,7 @@ async def test_a_ticket_waits_for_its_last_partition(replicas: Replicas) -> None
     assert (ticket.releases, ticket.codes) == (1, {})
 
 
-async def test_tickets_are_freed_up_to_the_high_watermark_and_no_further(
+async def test_tickets_are_freed_only_up_to_the_high_watermark(
     replicas: Replicas,
 ) -> None:
     partition = replicas.held(config=DURABLE)
@@ -73,8 +73,8 @@ async def test_durability_of_a_replaced_log_completes_no_request(replicas: Repli
 async def test_a_leader_whose_first_write_failed_returns_the_ends_of_older_epochs(
     replicas: Replicas,
 ) -> None:
-    """Or a follower with records of an epoch in between would not hear where to cut, until
-    somebody writes.
+    """Otherwise a follower with records of an epoch in between gets no truncation offset until the
+    next append.
     """
     partition = replicas.held(replicas=(ME, TWO), epoch=4)
     replicas.produce(partition, acks=1)
@@ -88,7 +88,7 @@ async def test_a_leader_whose_first_write_failed_returns_the_ends_of_older_epoch
     assert partition.log.epochs.end_offset_for(5, 1) == (4, 1)
 
 
-async def test_a_failed_write_refuses_all_of_its_log_and_only_that(replicas: Replicas) -> None:
+async def test_a_failed_write_refuses_only_appends_of_its_log(replicas: Replicas) -> None:
     good, full = replicas.held("good"), replicas.held("full", topic_id=OTHER_ID)
     mixed = replicas.produce(good, full)
     alone = replicas.produce(full, acks=1)
@@ -112,7 +112,7 @@ async def test_a_failed_write_refuses_all_of_its_log_and_only_that(replicas: Rep
     assert (again.releases, again.codes, full.high_watermark) == (1, {}, 1)
 
 
-async def test_a_failed_write_spares_waiters_for_earlier_writes(
+async def test_a_failed_write_fails_no_earlier_writes(
     replicas: Replicas,
 ) -> None:
     partition = replicas.held(config=DURABLE)

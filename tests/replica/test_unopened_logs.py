@@ -1,6 +1,4 @@
-"""What becomes of a log that a starting node has found and not opened yet, when the
-metadata says that it is to go.
-"""
+"""A starting node has found a log and not opened it yet, and the metadata removes it."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ from tests.replica.replicas import ME, Replicas
 OTHER = NodeId(99)
 OLD, NEW = UUID(int=1), UUID(int=2)
 LAST = 7
-"""A partition that is not among the first that are opened."""
+"""A partition that is not among the first to be opened."""
 
 
 class Starting(Replicas):
@@ -72,7 +70,7 @@ class Starting(Replicas):
 
 
 async def activate(starting: Starting, *changes: Any) -> None:
-    """What changes does so as soon as the first partitions are open."""
+    """It makes its changes as soon as the first partitions are open."""
     replica, opens = starting.replica, starting.replica.assignments.apply
 
     def opens_first(*args: Any) -> None:
@@ -88,7 +86,7 @@ async def activate(starting: Starting, *changes: Any) -> None:
 
 
 @pytest.mark.parametrize("partitions", [8, 60])
-async def test_a_topic_that_is_deleted_meanwhile_and_made_again_is_served(
+async def test_a_topic_recreated_before_its_log_is_opened_is_served(
     tmp_path: Path, partitions: int
 ) -> None:
     starting = Starting(tmp_path, partitions)
@@ -99,7 +97,7 @@ async def test_a_topic_that_is_deleted_meanwhile_and_made_again_is_served(
     assert len(starting.replica.partitions()) == partitions
 
 
-async def test_a_topic_that_is_deleted_meanwhile_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_topic_deleted_before_its_log_is_opened_leaves_nothing(tmp_path: Path) -> None:
     starting = Starting(tmp_path, 8)
     await starting.begin()
     await activate(starting, DeleteTopic(OLD))
@@ -110,7 +108,7 @@ async def test_a_topic_that_is_deleted_meanwhile_leaves_nothing(tmp_path: Path) 
     )
 
 
-async def test_so_does_a_log_that_cannot_be_used(tmp_path: Path) -> None:
+async def test_an_unusable_log_of_a_deleted_topic_leaves_nothing(tmp_path: Path) -> None:
     starting = Starting(tmp_path, 8)
     await starting.begin()
     damaged = TopicPartition("t", LAST)
@@ -121,7 +119,7 @@ async def test_so_does_a_log_that_cannot_be_used(tmp_path: Path) -> None:
     assert starting.topic_ids() == {NEW}
 
 
-async def test_a_replica_that_is_moved_away_meanwhile_leaves_no_log(tmp_path: Path) -> None:
+async def test_a_replica_reassigned_before_its_log_is_opened_leaves_no_log(tmp_path: Path) -> None:
     starting = Starting(tmp_path, 8)
     await starting.begin()
     await activate(starting, UpdatePartitions(OLD, (PartitionUpdate(LAST, replicas=(OTHER,)),)))

@@ -1,4 +1,4 @@
-"""Parked work: freed exactly once, by what it waits for or by its deadline."""
+"""Parked requests: each is freed exactly once, by its event or by its deadline."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_waiter_leaves_every_partition_and_is_released_once() -> None:
     st.lists(st.tuples(st.floats(min_value=0, max_value=100), st.booleans()), max_size=1000),
     st.floats(min_value=0, max_value=100),
 )
-def test_expired_members_are_late_and_still_waiting(
+def test_expired_requests_are_returned_and_still_parked(
     entries: list[tuple[float, bool]], now: float
 ) -> None:
     deadlines: Deadlines[FetchWaiter] = Deadlines()
@@ -68,7 +68,7 @@ def test_expired_members_are_late_and_still_waiting(
     assert following is None or following > now
 
 
-def test_freed_waiters_do_not_pile_up() -> None:
+def test_freed_waiters_do_not_accumulate() -> None:
     deadlines: Deadlines[FetchWaiter] = Deadlines()
     for number in range(100_000):
         waiter = FetchWaiter(lambda: None, 1, float(number))
