@@ -44,7 +44,7 @@ from mqd.server.handlers.list_offsets import MAX_TIMESTAMP
 from mqd.types import NodeId
 from tests.hostile.steps import Steps
 from tests.log.support import NOW, batch
-from tests.server.rig import ME, OTHER, Client, rig, settle
+from tests.server.rig import ME, OTHER, Client, rig, run_until_idle
 from tests.server.test_follower_fetch import Follower, replicated
 
 SECONDS_MAX = 0.05
@@ -76,7 +76,7 @@ async def test_the_first_fetch_of_a_follower(tmp_path: Path) -> None:
             body = follower.body(*(("t", index, 0) for index in range(PARTITIONS)))
             steps.begin()
             follower.client.post("fetch", 17, body)
-            await settle()
+            await run_until_idle()
             tried.append(steps.longest)
             response: Any = follower.response()
             assert sum(len(topic.partitions) for topic in response.responses) == PARTITIONS
@@ -177,7 +177,7 @@ async def test_a_large_batch_for_a_compacted_topic(tmp_path: Path) -> None:
         for _ in range(TRIES):
             steps.begin()
             client.post("produce", 9, node.produce_body("t", records))
-            await settle()
+            await run_until_idle()
             tried.append(steps.longest)
             (response,) = client.responses()
             assert response.responses[0].partition_responses[0].error_code == 0
@@ -233,7 +233,7 @@ async def test_the_description_of_a_full_partition(tmp_path: Path) -> None:
             client.post(
                 "describe_producers", 0, {"topics": [{"name": "t", "partition_indexes": [0]}]}
             )
-            await settle()
+            await run_until_idle()
             tried.append(steps.longest)
             (response,) = client.responses()
             (row,) = response.topics[0].partitions
@@ -260,7 +260,7 @@ async def longest_lookup(client: Client, timestamp: int, offset: int) -> float:
             8,
             {"replica_id": -1, "isolation_level": 1, "topics": [{"name": "t", "partitions": rows}]},
         )
-        await settle()
+        await run_until_idle()
         tried.append(steps.longest)
         (response,) = client.responses()
         (row,) = response.topics[0].partitions

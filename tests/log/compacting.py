@@ -1,5 +1,5 @@
-"""What the tests of compaction share: logs with transactions, and what a reader of
-committed records sees of them.
+"""Shared by the tests of compaction: logs with transactions, and what a reader of committed records
+gets from them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tests.log.support import Harness, Inline
 
 
 class InlineDisk(Inline, ProcessDisk):
-    """In memory, of a process that may crash."""
+    """In memory, for a process that may crash."""
 
 
-async def settle(harness: Harness, log: PartitionLog) -> None:
-    """All that is written is durable and committed."""
+async def sync_and_commit(harness: Harness, log: PartitionLog) -> None:
+    """Make all written records durable and committed."""
     plan = plan_sync(harness.disk, log, whole=True)
     plan.run(harness.disk)
     harness.service.after_sync(plan)
@@ -31,13 +31,13 @@ async def settle(harness: Harness, log: PartitionLog) -> None:
 
 
 def roll(harness: Harness, log: PartitionLog) -> None:
-    """Begin a segment: all before it may be cleaned."""
+    """Begin a segment, so that all earlier ones may be cleaned."""
     harness.service.housekeeping.roll(log, log.log_end_offset, log.producers.freeze())
 
 
 def committed_records(harness: Harness, log: PartitionLog) -> list[Record]:
-    """What a consumer with `isolation.level=read_committed` is given, by the rules of
-    Java's: aborted producers until their marker.
+    """What a consumer with `isolation.level=read_committed` gets, by the rules of the Java client:
+    records of aborted producers are skipped until their marker.
     """
     end = log.last_stable_offset(log.checkpointed_high_watermark)
     found: list[Record] = []
@@ -78,7 +78,7 @@ def committed_table(harness: Harness, log: PartitionLog) -> dict[bytes, bytes]:
 
 @dataclass(slots=True)
 class Writer:
-    """Writes records at random, in and out of transactions, and remembers what is to be seen."""
+    """Writes records at random, inside and outside transactions, and keeps the expected result."""
 
     harness: Harness
     log: PartitionLog
@@ -89,7 +89,7 @@ class Writer:
     open: dict[int, list[tuple[int, bytes, bytes | None]]] = field(default_factory=dict)
     """Producer -> (offset, key, value) of its transaction."""
     seen: dict[bytes, int] = field(default_factory=dict)
-    """Key -> the offset that the dictionary's value, or its absence, comes from."""
+    """Key -> the offset of the dictionary's value, or of its removal."""
     sequences: dict[int, int] = field(default_factory=dict)
     count: int = 0
 

@@ -1,5 +1,5 @@
-"""What the tests of the log share: a clock that is set by hand, a disk that fails on
-demand, batches, a service that runs.
+"""Shared by the tests of the log: a clock that a test sets, a disk that fails on demand, batches, a
+running service.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PARTITION = TopicPartition("orders", 0)
 
 
 class HandClock:
-    """Wall time by hand; monotonic time is Trio's, so a MockClock moves it."""
+    """Wall time is set by the test; monotonic time is Trio's, so a MockClock moves it."""
 
     def __init__(self) -> None:
         self.now_ms = NOW
@@ -90,7 +90,7 @@ class FaultyFile:
 class FaultyDisk(OsDisk):
     """An OsDisk with `free` bytes left, counted for appends, and errors on demand.
 
-    Syncs are counted, not done: tests are many.
+    Syncs are counted, not done, because there are many tests.
     """
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class FaultyDisk(OsDisk):
         """How many files may be open."""
         self.files: WeakSet[FaultyFile] = WeakSet()
         self.fails_in: int | None = None
-        """After so many more writes one fails, once."""
+        """Writes until one fails, once."""
         self.syncs = 0
 
     def open(self, path: Path, *, create: bool = False) -> File:
@@ -111,7 +111,7 @@ class FaultyDisk(OsDisk):
         return file
 
     def take_descriptor(self) -> None:
-        """OSError where another open file would be one too many."""
+        """Raises OSError when another open file would exceed the limit."""
         if len(self.files) >= self.descriptors:
             raise OSError(errno.EMFILE, "Too many open files")
 
@@ -143,8 +143,8 @@ class FaultyDisk(OsDisk):
 
 
 class Inline:
-    """A disk where what is sent to a thread happens at once: a MockClock that jumps would
-    spin, and run on, as long as a thread works.
+    """A disk that runs thread work inline: a MockClock that jumps would spin, and advance, while a
+    thread works.
     """
 
     async def offload(
@@ -158,11 +158,11 @@ class Inline:
 
 
 class InlineDisk(Inline, FaultyDisk):
-    """Of the system."""
+    """The boot id of the system."""
 
 
 class Harness:
-    """A LogService on a directory, with what it told."""
+    """A LogService on a directory, with its reports."""
 
     def __init__(self, *directories: Path, disk: OsDisk | None = None) -> None:
         self.disk = disk or FaultyDisk()
@@ -230,7 +230,7 @@ class Harness:
             offset = read.next_offset
 
     def kill(self) -> None:
-        """The process is gone: its lock is, and nothing else happens."""
+        """The process ends: its lock is released, and no other cleanup happens."""
         for directory in self.service.directories.values():
             if directory.lock is not None:
                 directory.lock.close()
@@ -287,15 +287,15 @@ def batch(
     )
 
 
-async def settle() -> None:
+async def run_pending_tasks() -> None:
     """Give the loop and its threads many turns."""
     for _ in range(20):
         await trio.to_thread.run_sync(lambda: None)
 
 
 async def wait_until(condition: Callable[[], object]) -> None:
-    """Turns until `condition()` holds; pytest's timeout is the deadline, since the clock
-    may stand still.
+    """Runs turns until `condition()` holds. pytest's timeout is the deadline, since the clock may
+    stand still.
     """
     while not condition():
         await trio.to_thread.run_sync(lambda: None)

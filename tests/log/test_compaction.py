@@ -1,5 +1,5 @@
-"""What stays of a batch, and of a log that is written at random, in and out of
-transactions, while it is cleaned again and again.
+"""What remains of a batch, and of a log that is written at random, inside and outside transactions,
+while it is cleaned repeatedly.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mqd.protocol.markers import EndMarker, build_end_marker
 from mqd.protocol.record_reader import Record, check_records, iterate_records
 from mqd.protocol.records import delete_horizon
 from mqd.types import NO_OFFSET
-from tests.log.compacting import Writer, committed_table, roll, settle
+from tests.log.compacting import Writer, committed_table, roll, sync_and_commit
 from tests.log.support import NOW, Harness
 
 DAY_MS = 86_400_000
@@ -66,7 +66,7 @@ def batch_of(
     codec: Codec = Codec.NONE,
     **more: Any,
 ) -> bytearray:
-    """Records (offset, key, value), with times that go up and down."""
+    """Records (offset, key, value), with times that rise and fall."""
     records = [
         Record(offset, NOW + offset * 7 % 5, key, value, (("h", b"x"),))
         for offset, key, value in rows
@@ -97,7 +97,9 @@ def marker(offset: int, *, committed: bool, producer: int = 1) -> bytearray:
 
 
 class Cleaning:
-    """One pass over batches, all of them dirty unless `from_offset` says where that begins."""
+    """One pass over batches. All of them are dirty unless `from_offset` gives the first dirty
+    offset.
+    """
 
     def __init__(
         self,
@@ -142,7 +144,7 @@ class Cleaning:
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_what_a_batch_keeps_when_records_leave_it(codec: Codec) -> None:
+def test_a_batch_keeps_its_header_when_records_are_removed(codec: Codec) -> None:
     more = {"producer_id": 4, "producer_epoch": 2, "base_sequence": 17, "partition_leader_epoch": 6}
     first = batch_of(
         (10, b"a", b"1"),
@@ -173,10 +175,10 @@ def test_what_a_batch_keeps_when_records_leave_it(codec: Codec) -> None:
     assert after.max_timestamp == max(
         record.timestamp for record in cleaned.records if record.offset < 14
     )
-    assert cleaned.left[1] == second, "what stays whole is not touched"
+    assert cleaned.left[1] == second, "a batch that keeps all records is unchanged"
 
 
-def test_a_batch_without_records_stays_for_its_producer_or_the_end_of_the_segment() -> None:
+def test_an_empty_batch_stays_for_its_producer_or_the_segment_end() -> None:
     first = batch_of(
         (0, b"a", b"1"),
         (1, b"a", b"2"),
@@ -208,7 +210,7 @@ def test_a_batch_without_records_stays_for_its_producer_or_the_end_of_the_segmen
     ] == [0]
 
 
-def test_a_tombstone_gets_its_horizon_and_goes_after_it() -> None:
+def test_a_tombstone_gets_its_horizon_and_is_removed_after_it() -> None:
     data = [
         batch_of((0, b"a", b"1"), (1, b"b", b"1")),
         batch_of((2, b"a", None), (3, b"c", b"1"), base=2),
@@ -223,7 +225,7 @@ def test_a_tombstone_gets_its_horizon_and_goes_after_it() -> None:
         assert delete_horizon(again.headers[-1]) == NOW + DAY_MS, "it is set once"
 
 
-def test_records_of_an_aborted_transaction_go_and_its_marker_after_them() -> None:
+def test_an_abort_marker_is_removed_after_its_records() -> None:
     aborted = [AbortedTransaction(1, 1, 3, 1)]
     data = [
         batch_of((0, b"a", b"old")),
@@ -232,9 +234,9 @@ def test_records_of_an_aborted_transaction_go_and_its_marker_after_them() -> Non
     ]
     once = Cleaning(*data, aborted=aborted)
     assert [header.base_offset for header in once.headers] == [0, 3]
-    assert once.records[0].value == b"old", "what is aborted does not take the place of anything"
+    assert once.records[0].value == b"old", "an aborted record replaces no other record"
     assert once.rewriting.transactions.aborted_with_batches == aborted, (
-        "a batch of it was seen: readers who come later are told"
+        "a batch of it was read: later readers are informed"
     )
     assert delete_horizon(once.headers[1]) is None
     twice = Cleaning(*once.left, from_offset=4)
@@ -259,7 +261,7 @@ def test_records_of_an_aborted_transaction_go_and_its_marker_after_them() -> Non
     assert [(entry.producer_id, entry.producer_epoch) for entry in producers.entries()] == [(1, 0)]
 
 
-def test_the_marker_of_a_committed_transaction_stays_as_long_as_its_records() -> None:
+def test_a_commit_marker_stays_as_long_as_its_records() -> None:
     data = [
         transactional((0, b"a", b"1"), (1, b"b", b"1")),
         marker(2, committed=True),
@@ -271,7 +273,7 @@ def test_the_marker_of_a_committed_transaction_stays_as_long_as_its_records() ->
     over = Cleaning(*once.left, batch_of((4, b"b", b"2"), base=4))
     assert [header.base_offset for header in over.headers] == [2, 3, 4] and delete_horizon(
         over.headers[0]
-    ) is None, "a batch went by"
+    ) is None, "a batch was read"
     assert delete_horizon(Cleaning(*over.left, from_offset=5).headers[0]) == NOW + DAY_MS
 
 
@@ -308,7 +310,7 @@ def test_groups_of_segments() -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 1 << 32), data=st.data())
-def test_what_is_cleaned_is_what_a_dictionary_holds(
+def test_a_cleaned_log_equals_a_dictionary(
     tmp_path_factory: pytest.TempPathFactory, seed: int, data: st.DataObject
 ) -> None:
     import trio
@@ -335,7 +337,7 @@ async def written_and_cleaned(home: Path, seed: int, data: st.DataObject) -> Non
             writer.end_all()
         if data.draw(st.booleans(), "a new segment"):
             roll(harness, log)
-        await settle(harness, log)
+        await sync_and_commit(harness, log)
         harness.clock.now_ms += data.draw(st.integers(0, 200), "ms")
         producers = list(log.producers.entries())
         while await harness.service.compactor.clean_one():
@@ -350,6 +352,6 @@ async def written_and_cleaned(home: Path, seed: int, data: st.DataObject) -> Non
                 row[0]: row[:5] for row in producers
             }
     writer.end_all()
-    await settle(harness, log)
+    await sync_and_commit(harness, log)
     assert committed_table(harness, log) == writer.dictionary
     harness.kill()

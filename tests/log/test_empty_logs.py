@@ -1,5 +1,5 @@
-"""A log that is empty at an orderly stop: the stop syncs none of its files, so the next
-life must, with its first records (I1).
+"""A log that is empty at a clean stop: the stop syncs none of its files, so the next process must,
+with its first records (I1).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ ORDERS = TopicPartition("orders", 0)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_acknowledged_records_survive_a_power_cut_after_an_orderly_restart(seed: int) -> None:
-    """Seed 116 of 3 nodes: `partition.metadata` was never synced, and a start removed the
-    log as a creation that was cut short.
+def test_acknowledged_records_survive_a_power_failure_after_a_clean_restart(seed: int) -> None:
+    """Seed 116 of 3 nodes: `partition.metadata` was never synced, and a start removed the log as an
+    interrupted creation.
     """
 
     async def main() -> None:
@@ -49,7 +49,7 @@ def test_acknowledged_records_survive_a_power_cut_after_an_orderly_restart(seed:
     run(main, seed=seed)
 
 
-async def test_the_first_sync_after_an_orderly_stop_takes_the_files_of_an_empty_log(
+async def test_the_first_sync_after_a_clean_stop_includes_files_of_empty_logs(
     tmp_path: Path,
 ) -> None:
     harness = Harness(tmp_path)

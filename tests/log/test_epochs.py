@@ -27,7 +27,7 @@ def test_epoch_of_an_offset() -> None:
     assert [epochs.epoch_of(offset) for offset in (9, 10, 19, 20, 99)] == [-1, 2, 2, 3, 3]
 
 
-def test_assign_is_quiet_when_known_and_replaces_epochs_without_records() -> None:
+def test_assign_ignores_known_epochs_and_replaces_empty_ones() -> None:
     epochs = LeaderEpochs()
     epochs.assign(1, 0)
     epochs.assign(2, 5)
@@ -53,7 +53,7 @@ def test_truncation_at_both_ends() -> None:
     assert epochs.entries() == [] and epochs.latest == -1
 
 
-def test_the_divergence_of_a_log_that_is_fetched() -> None:
+def test_the_divergence_of_a_fetched_log() -> None:
     """Epochs 1 and 4; the log ends at 5."""
     epochs = LeaderEpochs([(1, 0), (4, 3)])
     assert epochs.divergence(4, 5, 5) is None

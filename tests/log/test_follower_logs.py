@@ -1,5 +1,5 @@
-"""A log that follows another one: batches as the leader has them, cuts, beginning anew,
-giving up; and crashes in between.
+"""A log that follows another one: batches as in the leader's log, truncation, reset, abandonment,
+and crashes in between.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def append(
 
 
 @pytest.mark.parametrize("batches_max", [1, 3, 100])
-async def test_what_is_appended_is_what_the_leader_has(
+async def test_appended_batches_equal_the_leader_s(
     leader: Harness, follower: Harness, batches_max: int
 ) -> None:
     theirs, ours = written(leader), follower.open(ROLLING)
@@ -134,7 +134,7 @@ async def test_what_is_appended_is_what_the_leader_has(
     assert again.duplicate and again.base_offset == 22
 
 
-async def test_a_stretch_is_one_write_a_segment(
+async def test_consecutive_batches_are_one_write_per_segment(
     leader: Harness, follower: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = content(written(leader))
@@ -183,7 +183,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-async def test_a_damaged_batch_is_refused_and_what_comes_before_it_counts(
+async def test_a_damaged_batch_is_refused_and_earlier_ones_are_appended(
     leader: Harness, follower: Harness, damage: str
 ) -> None:
     data = content(written(leader, 2))
@@ -200,7 +200,7 @@ async def test_a_damaged_batch_is_refused_and_what_comes_before_it_counts(
 
 
 @pytest.mark.parametrize("policy", ["compact", "delete"])
-async def test_gaps_of_a_leader_that_is_or_was_compacted_are_taken_over(
+async def test_gaps_of_a_compacted_leader_are_copied(
     leader: Harness, follower: Harness, policy: str
 ) -> None:
     data = content(written(leader, 8))
@@ -215,23 +215,23 @@ async def test_gaps_of_a_leader_that_is_or_was_compacted_are_taken_over(
         "segments leave no gap between them"
     )
     assert [segment.next_offset for segment in ours.segments] == [6, 12, 14, 16]
-    assert ours.cleaned_to == 0, "it is known to have gaps"
+    assert ours.cleaned_to == 0, "the log is known to have gaps"
     assert [record.offset for record in follower.read_all(ours)] == [4, 5, 10, 11, 12, 13, 14, 15]
     await follower.restart()
     again = follower.open(ours.config)
     assert content(again) == kept and not follower.service.reports
-    assert again.cleaned_to == 0, "also after a kill, by what the start reads"
+    assert again.cleaned_to == 0, "also after a kill, from what the start reads"
     again.on_synced(again.written_end_offset)
     await follower.service.checkpoint_recovery_points()
     await follower.restart()
     assert follower.open(ours.config).cleaned_to == 0, (
-        "a start trusts what is below the recovery point, and does not look"
+        "a start trusts what is below the recovery point, and does not read it"
     )
 
 
-async def test_an_epoch_behind_a_gap_begins_at_the_gap(leader: Harness, follower: Harness) -> None:
-    """Its first batch was cleaned: a replica that has another batch of an older epoch there
-    must cut it off (KIP-101).
+async def test_an_epoch_after_a_gap_begins_at_the_gap(leader: Harness, follower: Harness) -> None:
+    """Its first batch was removed by compaction: a replica that has another batch of an older epoch
+    there must truncate it (KIP-101).
     """
     log = leader.open()
     leader.write(log, batch(b"a"), batch(b"b"), epoch=0)
@@ -249,11 +249,11 @@ async def test_an_epoch_behind_a_gap_begins_at_the_gap(leader: Harness, follower
     )
 
 
-async def test_an_epoch_behind_a_gap_begins_at_the_gap_where_segments_are_trusted(
+async def test_an_epoch_after_a_gap_begins_at_the_gap_in_trusted_segments(
     leader: Harness, follower: Harness
 ) -> None:
-    """The recovery point is behind it, and the checkpoint of the epochs is gone: a start
-    reads the batches all the same.
+    """The recovery point is beyond it, and the checkpoint of the epochs is missing: a start reads
+    the batches anyway.
     """
     log = leader.open()
     leader.write(log, batch(b"a" * 100), batch(b"b" * 100), epoch=0)
@@ -274,7 +274,7 @@ async def test_an_epoch_behind_a_gap_begins_at_the_gap_where_segments_are_truste
     assert follower.open(ours.config).epochs.entries() == [(0, 0), (3, 2)]
 
 
-async def test_a_gap_that_is_wider_than_a_segment(leader: Harness, follower: Harness) -> None:
+async def test_a_gap_wider_than_a_segment(leader: Harness, follower: Harness) -> None:
     data = bytearray(content(written(leader, 2)))
     second = next(iterate_batches(data))[1]
     data[second : second + 8] = (1 << 40).to_bytes(8, "big")
@@ -293,7 +293,7 @@ async def test_a_gap_that_is_wider_than_a_segment(leader: Harness, follower: Har
     ]
 
 
-async def test_what_is_cut_off_or_of_an_unknown_epoch_is_left(
+async def test_truncated_batches_and_unknown_epochs_are_not_appended(
     leader: Harness, follower: Harness
 ) -> None:
     data = content(written(leader, 8))
@@ -307,7 +307,7 @@ async def test_what_is_cut_off_or_of_an_unknown_epoch_is_left(
     assert append(follower, ours, data[first:], leader_epoch=2) == len(data) - first
 
 
-async def test_a_full_disk_takes_the_stretch_back(leader: Harness, follower: Harness) -> None:
+async def test_a_full_disk_undoes_the_append(leader: Harness, follower: Harness) -> None:
     data = content(written(leader))
     ours = follower.open()
     first = append(follower, ours, data, batches_max=3)
@@ -333,8 +333,8 @@ async def test_a_full_disk_takes_the_stretch_back(leader: Harness, follower: Har
 
 
 async def test_a_start_within_a_batch(leader: Harness, follower: Harness) -> None:
-    """The leader's log was cut by DeleteRecords in the middle of a batch: that batch comes
-    whole, and the log begins with it.
+    """The leader's log starts in the middle of a batch after DeleteRecords: the follower gets the
+    complete batch, and its log starts at the same offset.
     """
     data = content(written(leader))
     batches = list(iterate_batches(data))
@@ -352,10 +352,10 @@ async def test_a_start_within_a_batch(leader: Harness, follower: Harness) -> Non
     )
 
 
-# -- cutting
+# -- truncation
 
 
-async def test_a_cut_below_the_high_watermark_is_counted_and_loud(
+async def test_a_truncation_below_the_high_watermark_is_counted_and_logged(
     follower: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = written(follower)
@@ -363,7 +363,7 @@ async def test_a_cut_below_the_high_watermark_is_counted_and_loud(
     follower.service.truncate_to(log, 12)
     assert follower.service.truncation.below_high_watermark == 0
     follower.service.truncate_to(log, 11)
-    assert log.log_end_offset == 10, "the batch that holds the offset goes as a whole"
+    assert log.log_end_offset == 10, "the batch that contains the offset is removed completely"
     assert follower.service.truncation.below_high_watermark == 0
     follower.service.truncate_to(log, 4)
     assert follower.service.truncation.below_high_watermark == 1
@@ -374,7 +374,7 @@ async def test_a_cut_below_the_high_watermark_is_counted_and_loud(
     ] and log.epochs.entries() == [(1, 0)]
 
 
-async def test_a_cut_at_the_end_takes_epochs_without_records(follower: Harness) -> None:
+async def test_a_truncation_at_the_end_removes_empty_epochs(follower: Harness) -> None:
     log = written(follower)
     log.epochs.assign(8, log.log_end_offset)
     assert log.last_epoch == 3
@@ -390,10 +390,10 @@ async def test_a_truncation_below_the_start_resets_the_log(follower: Harness) ->
     assert not list(log.producers.entries()) and not log.epochs.entries()
 
 
-async def test_no_segment_begins_before_the_recovery_point_is_known_to_be_low(
+async def test_no_segment_begins_before_the_lower_recovery_point_is_durable(
     follower: Harness,
 ) -> None:
-    """Recovery believes the segments before the checkpointed point: after a cut below it
+    """Recovery believes the segments before the checkpointed point: after a truncation below it
     they would be new ones, never synced.
     """
     log = written(follower, config=ROLLING)
@@ -414,7 +414,7 @@ async def test_no_segment_begins_before_the_recovery_point_is_known_to_be_low(
         (follower.directories[0] / RECOVERY_POINT_CHECKPOINT).read_bytes()
     )
     assert points[PARTITION] == 4
-    # a power cut could bring back what was cut off, below a segment that begins now
+    # a power failure could restore the truncated records, below a segment that begins now
     with pytest.raises(MqError, match="the truncation of"):
         follower.append(log, data, epoch=1)
     async with follower.running():
@@ -424,7 +424,7 @@ async def test_no_segment_begins_before_the_recovery_point_is_known_to_be_low(
     assert len(log.segments) > 1
 
 
-async def test_a_deleted_logs_recovery_point_does_not_vouch_for_the_next_one(
+async def test_a_deleted_log_s_recovery_point_does_not_apply_to_the_next_one(
     follower: Harness,
 ) -> None:
     log = written(follower)
@@ -439,11 +439,11 @@ async def test_a_deleted_logs_recovery_point_does_not_vouch_for_the_next_one(
     follower.write(log, batch(b"y" * 300), batch(b"z"))
 
 
-async def test_epochs_that_are_read_say_it_better_than_their_file(
+async def test_epochs_read_from_batches_override_their_file(
     follower: Harness, leader: Harness
 ) -> None:
-    """A cut, then other batches of an older epoch, then a kill before the file of the
-    epochs is written.
+    """A truncation, then other batches of an older epoch, then a kill before the file of the epochs
+    is written.
     """
     log = written(follower)
     follower.service.request_sync(log)
@@ -470,7 +470,7 @@ async def test_epochs_that_are_read_say_it_better_than_their_file(
 
 
 def crashes(harness: Harness, change: Callable[[], object]) -> int:
-    """How many steps a change has, by trying it with a disk that lets all of them pass."""
+    """The number of steps of a change, found with a disk that allows all of them."""
     disk = harness.disk
     assert isinstance(disk, DyingDisk)
     disk.steps = 0
@@ -481,9 +481,9 @@ def crashes(harness: Harness, change: Callable[[], object]) -> int:
 @pytest.mark.parametrize(
     "what", ["truncate", "truncate within a segment", "reset ahead", "reset back"]
 )
-def test_a_crash_between_the_steps_of_a_cut(tmp_path: Path, what: str) -> None:
-    """After each, the log is the old one, the new one, or an earlier end of the old one;
-    never with a hole, never fenced.
+def test_a_crash_between_the_steps_of_a_truncation(tmp_path: Path, what: str) -> None:
+    """After each step, the log is the old one, the new one, or an earlier end of the old one; never
+    with a gap, never fenced.
     """
 
     def change(harness: Harness, log: PartitionLog) -> None:
@@ -531,7 +531,7 @@ def test_a_crash_between_the_steps_of_a_cut(tmp_path: Path, what: str) -> None:
         assert log.log_end_offset > log.log_start_offset
 
 
-async def test_a_log_that_cannot_be_reset_for_lack_of_space_stays(
+async def test_a_log_that_cannot_be_reset_for_lack_of_space_is_unchanged(
     follower: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = written(follower)
@@ -552,11 +552,11 @@ async def test_a_log_that_cannot_be_reset_for_lack_of_space_stays(
     )
 
 
-# -- giving up
+# -- abandoning a log
 
 
 async def fenced(harness: Harness, name: str) -> None:
-    """Damage in the middle, found by the next start."""
+    """Corruption in the middle, found by the next start."""
     log = harness.open(partition=TopicPartition(name, 0))
     harness.write(log, *(batch(b"%d" % number * 50) for number in range(6)))
     path = log.path / "00000000000000000000.log"
@@ -568,7 +568,7 @@ async def fenced(harness: Harness, name: str) -> None:
 
 
 @pytest.mark.parametrize("unidentified", [False, True])
-async def test_a_fenced_log_is_given_up_and_begins_empty(
+async def test_a_fenced_log_is_abandoned_and_starts_empty(
     follower: Harness, unidentified: bool
 ) -> None:
     await fenced(follower, "orders")
@@ -584,7 +584,7 @@ async def test_a_fenced_log_is_given_up_and_begins_empty(
     assert follower.open().log_end_offset == 1
 
 
-async def test_a_log_that_fails_while_it_runs_is_given_up(follower: Harness) -> None:
+async def test_a_log_that_fails_at_run_time_is_abandoned(follower: Harness) -> None:
     log = written(follower)
     with pytest.raises(MqError):
         raise follower.service.reader.unreadable(log, "it cannot be read")
@@ -598,7 +598,7 @@ async def test_a_log_that_fails_while_it_runs_is_given_up(follower: Harness) -> 
     )
 
 
-async def test_a_sound_log_is_not_given_up(follower: Harness) -> None:
+async def test_an_intact_log_is_not_abandoned(follower: Harness) -> None:
     log = written(follower)
     assert not follower.service.discard_corrupt(PARTITION)
     assert not follower.service.discard_corrupt(TopicPartition("nothing", 0))
@@ -607,11 +607,11 @@ async def test_a_sound_log_is_not_given_up(follower: Harness) -> None:
     assert follower.service.logs[PARTITION] is log and log.topic_id == TOPIC_ID and NOW
 
 
-async def test_what_a_log_leaves_behind_is_removed_later_and_elsewhere(
+async def test_files_of_a_replaced_log_are_removed_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where what it left before is still there, and whole segments behind a cut:
-    unlinking large files takes its time.
+    """Also where earlier files are still there, and complete segments after a truncation: unlinking
+    large files takes time.
     """
     harness = Harness(tmp_path)
     await harness.service.start()
@@ -639,7 +639,7 @@ async def test_what_a_log_leaves_behind_is_removed_later_and_elsewhere(
 
 
 @pytest.mark.parametrize("interval", [1, 150, 4096])
-async def test_times_are_found_in_what_a_cut_leaves(tmp_path: Path, interval: int) -> None:
+async def test_times_are_found_after_a_truncation(tmp_path: Path, interval: int) -> None:
     h = Harness(tmp_path)
     await h.service.start()
     log = h.open(LogConfig(index_interval_bytes=interval))
@@ -657,7 +657,7 @@ async def test_times_are_found_in_what_a_cut_leaves(tmp_path: Path, interval: in
         youngest = all_slices(h.service.record_with_max_timestamp(log, end))
         assert youngest is not None
         assert youngest.timestamp == NOW + max(times)
-    # an entry of the index that is written now says nothing wrong of what is before it
+    # a new entry of the index is not wrong about earlier records
     h.write(log, batch(timestamp=NOW + 50))
     found = all_slices(h.service.offset_for_timestamp(log, NOW + 60, 2))
     assert found is not None

@@ -1,5 +1,5 @@
-"""Followers come to the same transactions as their leader, also when their logs were cut in
-the midst of them (KIP-101).
+"""Followers have the same transactions as their leader, also when their logs were truncated within
+them (KIP-101).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def copy(
     target: PartitionLog,
     dice: random.Random,
 ) -> None:
-    """As fetches do, in pieces of any size."""
+    """As fetches copy them, in pieces of any size."""
     while target.log_end_offset < source.log_end_offset:
         read = leader.service.read(
             source,
@@ -93,7 +93,7 @@ async def started(path: Path) -> tuple[Harness, PartitionLog]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_a_follower_is_its_leader_after_any_cut(tmp_path: Path, seed: int) -> None:
+async def test_a_follower_equals_its_leader_after_any_truncation(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     leader, source = await started(tmp_path / "leader")
     follower, target = await started(tmp_path / "follower")
@@ -115,7 +115,7 @@ async def test_a_follower_is_its_leader_after_any_cut(tmp_path: Path, seed: int)
         await harness.service.close()
 
 
-async def test_a_marker_that_another_leader_never_saw_is_cut_and_its_transaction_is_open_again(
+async def test_truncating_a_marker_reopens_its_transaction(
     tmp_path: Path,
 ) -> None:
     """The leader of epoch 1 wrote an abort that was not replicated; the leader of epoch 2
@@ -142,14 +142,14 @@ async def test_a_marker_that_another_leader_never_saw_is_cut_and_its_transaction
     copy(new, source, old, mine, random.Random(1))
     assert old.service.reader.aborted(mine, 0, 3) == [] and mine.last_stable_offset(3) == 3
     with pytest.raises(MqError):
-        mine.producers.check_marker(1, 0, 1, 0)  # the coordinator of before
+        mine.producers.check_marker(1, 0, 1, 0)  # the previous coordinator
     for harness in (old, new):
         await harness.service.close()
 
 
 @pytest.mark.parametrize("commits", [True, False])
 @pytest.mark.parametrize("restarts", [True, False], ids=["restart", "truncation"])
-async def test_a_snapshot_hides_no_transaction_whose_marker_is_not_replicated(
+async def test_a_snapshot_keeps_transactions_whose_marker_is_not_replicated(
     tmp_path: Path, restarts: bool, commits: bool
 ) -> None:
     """Seed 500488 of 3 nodes: a producer snapshot contains open transactions only, so after a

@@ -23,7 +23,7 @@ def filled(
 
 
 @given(PAIRS, st.integers(900, 3500))
-def test_position_of_an_offset_is_the_last_entry_not_behind_it(
+def test_the_position_of_an_offset_is_the_last_entry_at_or_before_it(
     steps: list[tuple[int, int]], offset: int
 ) -> None:
     index, entries = filled(steps)
@@ -39,7 +39,7 @@ def test_border_before_a_position(steps: list[tuple[int, int]], position: int) -
 
 
 @given(PAIRS, st.integers(900, 3500))
-def test_file_and_memory_agree_and_truncation_forgets(
+def test_file_and_memory_agree_also_after_truncation(
     steps: list[tuple[int, int]], end: int
 ) -> None:
     index, entries = filled(steps)
@@ -67,7 +67,7 @@ def test_file_and_memory_agree_and_truncation_forgets(
     ],
     ids=["cut", "offset-repeats", "position-repeats", "zero-filled", "negative", "beyond-the-log"],
 )
-def test_insane_offset_indexes_are_refused(data: bytes) -> None:
+def test_impossible_offset_indexes_are_refused(data: bytes) -> None:
     with pytest.raises(FileFormatError):
         OffsetIndex.load(0, data, 256)
 
@@ -90,6 +90,6 @@ BACKWARDS = b"\0" * 7 + b"\5\0\0\0\5" + b"\0" * 7 + b"\6\0\0\0\4"
 
 
 @pytest.mark.parametrize("data", [b"\0" * 11, b"\0" * 24, BACKWARDS], ids=["cut", "zeros", "back"])
-def test_insane_time_indexes_are_refused(data: bytes) -> None:
+def test_impossible_time_indexes_are_refused(data: bytes) -> None:
     with pytest.raises(FileFormatError):
         TimeIndex.load(0, data)

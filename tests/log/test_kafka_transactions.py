@@ -48,7 +48,7 @@ def test_markers_are_kafkas_to_the_byte() -> None:
     assert outcomes == [True] * 5 + [False] + [True] * 3
 
 
-async def test_recovery_finds_what_kafka_wrote_down(tmp_path: Path) -> None:
+async def test_recovery_finds_the_transactions_that_kafka_recorded(tmp_path: Path) -> None:
     shutil.copytree(KAFKA, tmp_path / "c-0")
     (tmp_path / "c-0" / f"{NAME}.txnindex").unlink()
     harness = Harness(tmp_path)

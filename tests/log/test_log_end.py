@@ -70,7 +70,7 @@ CLAIM = LogEnd(TOPIC_ID, 42, 3, 0x9F2C11D0)
         (50, CLAIM._replace(end_offset=45), True),
     ],
 )
-def test_what_is_found_must_have_the_batch_that_is_named(
+def test_a_log_must_contain_the_named_batch(
     found_end: int, last: LogEnd | None, lost: bool
 ) -> None:
     reason = why_lost(CLAIM, found_end, last)

@@ -1,5 +1,5 @@
-"""A node whose own recovery finds acknowledged records missing: it says so, vouches for
-nothing, and copies them.
+"""A node whose own recovery finds acknowledged records missing: it reports the loss, does not claim
+clean logs, and copies the records.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ from mqd.types import NodeId, TopicPartition
 
 ORDERS = TopicPartition("orders", 0)
 CHECKPOINTED_S = 12
-"""By then every replica has the high watermark in its checkpoint, and a node that died is
-fenced.
-"""
+"""By then every replica has the high watermark in its checkpoint, and a dead node is fenced."""
 
 
 def partition(cluster: Cluster) -> PartitionImage:
@@ -36,7 +34,7 @@ def partition(cluster: Cluster) -> PartitionImage:
 
 
 async def produce(client: ClusterClient, first: int, last: int) -> None:
-    """All of them are acknowledged, one after the other, so that each is a batch of its own."""
+    """All of them are acknowledged one after the other, so that each is a separate batch."""
     async with open_producer(client) as producer:
         for number in range(first, last):
             await producer.send("orders", b"%d" % number)
@@ -57,7 +55,7 @@ async def consume(client: ClusterClient, count: int) -> list[int]:
 
 @pytest.fixture
 def vouched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The broker epochs that nodes found in their files when they started."""
+    """The broker epochs that nodes found in their files at the start."""
     found: list[int] = []
     ask = previous_broker_epoch
 
@@ -70,14 +68,14 @@ def vouched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def lose_the_last_batch(cluster: Cluster, node_id: int) -> None:
-    """Its last byte: no more than a torn tail, for all that the file says."""
+    """Its last byte: the file alone looks like a torn tail."""
     log = next(path for path in cluster.disk(node_id).files("orders-0") if path.suffix == ".log")
     cluster.disk(node_id).corrupt(log, len(cluster.contents(node_id, log)) - 1)
 
 
 def test_it_is_not_elected_and_nothing_is_lost() -> None:
-    """It was in the ISR when all died, its leader is late, and the third replica knows less
-    anyway.
+    """It was in the ISR when all nodes died, its leader starts late, and the third replica has
+    fewer records anyway.
     """
 
     async def main() -> None:
@@ -107,7 +105,7 @@ def test_it_is_not_elected_and_nothing_is_lost() -> None:
     run(main, seed=1)
 
 
-def test_the_only_replica_leads_again_with_what_it_has(vouched: list[int]) -> None:
+def test_the_only_replica_leads_again_with_its_remaining_records(vouched: list[int]) -> None:
     async def main() -> None:
         async with Cluster(nodes=1) as cluster:
             node = cluster.nodes[1]
@@ -126,17 +124,17 @@ def test_the_only_replica_leads_again_with_what_it_has(vouched: list[int]) -> No
             broker_epoch = cluster.daemon(1).machine.image.brokers[NodeId(1)].epoch
             node.kill()
             await node.start()
-            assert vouched[1:] == [broker_epoch], "what it has is whole again"
+            assert vouched[1:] == [broker_epoch], "its remaining log is complete again"
 
     run(main, seed=1)
 
 
 @pytest.mark.parametrize("what", ["check_directories", "forget_last_registration"])
-def test_a_start_that_fails_does_not_hide_it_from_the_next(
+def test_a_failed_start_does_not_hide_the_loss_from_the_next_one(
     monkeypatch: pytest.MonkeyPatch, vouched: list[int], what: str
 ) -> None:
-    """An orderly end writes the checkpoints as the logs are now: then nothing tells that
-    they once were longer.
+    """A clean stop writes the checkpoints of the present logs: then nothing shows that they were
+    longer.
     """
 
     async def main() -> None:

@@ -1,5 +1,5 @@
-"""The log against a list: Hypothesis appends, rolls, truncates, deletes records, kills at
-any byte and opens again.
+"""The log compared with a list: Hypothesis appends, rolls, truncates, deletes records, kills at any
+byte and reopens.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class LogMachine(RuleBasedStateMachine):
         self.sent.clear()
 
     def forget_from(self, offset: int) -> None:
-        """The model loses whole batches that reach to `offset`; the producer starts over
-        with a new epoch.
+        """The model loses whole batches that reach to `offset`; the producer starts over with a new
+        epoch.
         """
         base = self.end if offset >= self.end else offset
         kept = [(first, values) for first, values in self.batches if first + len(values) <= base]
@@ -103,7 +103,7 @@ class LogMachine(RuleBasedStateMachine):
     async def _truncate(self, offset: int) -> None:
         self.harness.service.truncate_to(self.log, offset)
         await self.harness.service.checkpoint_recovery_points()
-        # no segment begins before the cut is durable
+        # no segment begins before the truncation is durable
         plan = plan_sync(self.harness.disk, self.log, whole=True)
         plan.run(self.harness.disk)
         self.harness.service.after_sync(plan)
@@ -127,8 +127,8 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def kill(self, data: st.DataObject) -> None:
-        """kill -9: the last file keeps any number of its bytes; the log start is as it was
-        checkpointed, or not.
+        """kill -9: the last file keeps any number of its bytes; the log start is the checkpointed
+        one, or not.
         """
         path = self.log.path / f"{self.log.active.base_offset:020d}.log"
         base = self.log.active.base_offset
@@ -137,7 +137,7 @@ class LogMachine(RuleBasedStateMachine):
         left = content[:size] + data.draw(st.sampled_from([b"", b"\0" * 100, b"garbage"]), "tail")
         path.write_bytes(left)
         while size < len(content) and left[: size + 1] == content[: size + 1]:
-            size += 1  # the tail may happen to be what was cut off
+            size += 1  # the tail may happen to be the truncated bytes
         for index in self.log.path.glob("*index"):
             if data.draw(st.booleans(), index.name):
                 index.unlink()
@@ -152,7 +152,7 @@ class LogMachine(RuleBasedStateMachine):
             self.forget_from(end)
         assert self.log.log_end_offset == max(end, self.start)
         if end < self.start:
-            self.batches = []  # what is left lies before the log start: the log begins anew there
+            self.batches = []  # the rest is before the log start: the log is reset to it
         if not self.batches:
             self.log_base = self.log.log_end_offset
 

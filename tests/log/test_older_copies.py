@@ -1,5 +1,5 @@
-"""A node whose disk was detached, or replaced by an older copy, while its machine ran on:
-no acknowledged record is lost.
+"""A node whose disk was detached, or replaced by an older copy, while its machine kept running: no
+acknowledged record is lost.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HEARTBEAT_SECONDS = 0.5
 async def lose(cluster: Cluster, how: str) -> tuple[int, int]:
     """(a leader, its follower).
 
-    Both acknowledge; both are killed, and the leader's disk is not what it was.
+    Both acknowledge; both are killed, and the leader's disk is changed.
     """
     client = await cluster.client()
     await Admin(client).create_topic("orders", 1, 2, configs={"min.insync.replicas": "2"})
@@ -57,7 +57,7 @@ async def in_sync(cluster: Cluster, nodes: set[int]) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("how", ["older copy", "page cache"])
-def test_what_was_acknowledged_survives(how: str, seed: int) -> None:
+def test_acknowledged_records_survive(how: str, seed: int) -> None:
     async def main() -> None:
         async with Cluster(nodes=3) as cluster:
             leader, follower = await lose(cluster, how)
@@ -71,14 +71,16 @@ def test_what_was_acknowledged_survives(how: str, seed: int) -> None:
             )
             if end < 10:
                 assert leader not in {found.leader, *found.isr, *found.elr}, (
-                    "it has not what it acknowledged"
+                    "it lacks records that it acknowledged"
                 )
             else:
                 assert how == "page cache", "by chance nothing is lost"
             await cluster.nodes[follower].start()
             await in_sync(cluster, {leader, follower})
             assert sorted(await consume(await cluster.client(), 10)) == list(range(10))
-            assert set(partition(cluster).isr) == {leader, follower}, "it has copied what it lacked"
+            assert set(partition(cluster).isr) == {leader, follower}, (
+                "it has copied the missing records"
+            )
             assert cluster.daemon(leader).logs.logs[ORDERS].log_end_offset == 10
 
     run(main, seed=seed)
@@ -118,8 +120,8 @@ def test_an_older_copy_is_reported_one_heartbeat_after_a_checkpoint(undo_write: 
 
 
 @pytest.mark.parametrize("seed", range(1))
-def test_without_a_loss_the_same_node_leads(seed: int) -> None:
-    """No false alarm: else the test above shows nothing."""
+def test_without_a_loss_the_same_node_leads_again(seed: int) -> None:
+    """No false alarm: otherwise the test above shows nothing."""
 
     async def main() -> None:
         async with Cluster(nodes=3) as cluster:
@@ -135,7 +137,7 @@ DATA = Path("/data")
 
 
 def put_back_logs(disk: MemoryDisk, copy: Directory) -> None:
-    """The log directory as it was in `copy`; the metadata beside it stays.
+    """The log directory from `copy`; the metadata beside it stays.
 
     No process may be alive.
     """
@@ -147,8 +149,8 @@ def put_back_logs(disk: MemoryDisk, copy: Directory) -> None:
 
 
 async def stop_with_an_older_copy(cluster: Cluster, replicas: int, *, undo_write: bool) -> int:
-    """The leader of all replicas, stopped last and in order, before its heartbeat reports a
-    new disk serial.
+    """The leader of all replicas is stopped last and cleanly, before its heartbeat reports a new
+    disk serial.
     """
     client = await cluster.client()
     await Admin(client).create_topic(
@@ -172,7 +174,7 @@ async def stop_with_an_older_copy(cluster: Cluster, replicas: int, *, undo_write
 
 
 @pytest.mark.parametrize("undo_write", [True, False])
-def test_a_log_directory_that_is_put_back_after_a_clean_stop_is_reported(undo_write: bool) -> None:
+def test_a_restored_log_directory_after_a_clean_stop_is_reported(undo_write: bool) -> None:
     async def main() -> None:
         async with Cluster(nodes=1) as cluster:
             node_id = await stop_with_an_older_copy(cluster, 1, undo_write=undo_write)
@@ -193,7 +195,7 @@ def test_a_log_directory_that_is_put_back_after_a_clean_stop_is_reported(undo_wr
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_log_directory_that_is_put_back_does_not_cost_acknowledged_records(seed: int) -> None:
+def test_a_restored_log_directory_loses_no_acknowledged_records(seed: int) -> None:
     async def main() -> None:
         async with Cluster(nodes=4) as cluster:
             older = await stop_with_an_older_copy(cluster, 2, undo_write=True)

@@ -1,4 +1,4 @@
-"""What may be appended, and what the log's state says then. No service, no disk."""
+"""What may be appended, and the log's state afterwards. No service, no disk."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_offsets_and_epoch_are_patched_in_and_the_crc_still_holds() -> None:
     assert [list(queued.views) for queued in log.queue] == [[view, second]]
 
 
-def test_shapes_that_are_refused_have_kafkas_codes() -> None:
+def test_malformed_batches_are_refused_with_kafka_s_codes() -> None:
     log = new_log()
     whole = batch(b"value")
     assert refusal(log, b"") is ErrorCode.INVALID_RECORD
@@ -131,12 +131,12 @@ def test_sizes() -> None:
     assert refusal(new_log(max_message_bytes=len(data) - 1), data) is ErrorCode.MESSAGE_TOO_LARGE
     assert not plan(new_log(max_message_bytes=len(data)), data).duplicate
     assert not plan(new_log(max_message_bytes=len(data) - 1), data, client=False).duplicate, (
-        "what the broker writes is not limited"
+        "batches that the broker writes are not limited"
     )
     assert refusal(new_log(segment_bytes=len(data) - 1), data) is ErrorCode.RECORD_LIST_TOO_LARGE
 
 
-def test_what_clients_may_not_write() -> None:
+def test_batches_that_clients_may_not_write_are_refused() -> None:
     assert refusal(new_log(), batch(control=True)) is ErrorCode.INVALID_RECORD
     assert (
         refusal(new_log(), batch(transactional=True, producer_id=1, sequence=0))
@@ -160,7 +160,7 @@ def test_keys_are_required_where_the_topic_is_compacted() -> None:
     assert plan(new_log(), batch(keyed=False)).base_offset == 0
 
 
-def test_timestamps_against_before_and_after() -> None:
+def test_timestamps_outside_the_allowed_range_are_refused() -> None:
     limits = {"message_timestamp_before_max_ms": 1000, "message_timestamp_after_max_ms": 10}
     for timestamp in (NOW - 1000, NOW + 10, -1):
         assert plan(new_log(**limits), batch(timestamp=timestamp)).base_offset == 0
@@ -173,7 +173,7 @@ def test_timestamps_against_before_and_after() -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
-def test_records_out_of_time_are_named(codec: Codec) -> None:
+def test_records_with_refused_timestamps_are_named(codec: Codec) -> None:
     log = new_log()
     late = NOW + 3_600_001
     records = [Record(0, stamp, b"k", b"v") for stamp in (NOW, late, NOW, *[late] * 20)]
@@ -186,7 +186,7 @@ def test_records_out_of_time_are_named(codec: Codec) -> None:
     )
 
 
-def test_records_out_of_time_are_not_looked_for_where_that_is_much_work() -> None:
+def test_refused_timestamps_are_not_searched_in_expensive_batches() -> None:
     log = new_log()
     noise = b"".join(hashlib.sha256(b"%d" % i).digest() for i in range(1000))
     large = build_batch([Record(0, NOW + 3_600_001, None, noise)], codec=Codec.GZIP)
@@ -202,9 +202,9 @@ def test_records_out_of_time_are_not_looked_for_where_that_is_much_work() -> Non
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
-def test_the_claim_that_a_broker_stamped_a_batch(codec: Codec) -> None:
-    """Overlooked where records keep their own timestamps, which they do then; refused where
-    the broker stamps them, as by Apache Kafka.
+def test_a_client_s_log_append_time_flag(codec: Codec) -> None:
+    """Ignored where records keep their own timestamps, which they do then; refused where the broker
+    stamps them, like Apache Kafka.
     """
     data = patched(batch(b"a", b"b", timestamp=NOW - 5, codec=codec), ">h", 21, 8 | codec)
     view = memoryview(bytearray(data))
@@ -250,7 +250,7 @@ def test_a_duplicate_is_acknowledged_and_not_appended() -> None:
     assert refusal(log, batch(producer_id=9, sequence=3)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_one_turn_does_not_begin_segments_without_bound() -> None:
+def test_the_segments_that_one_turn_begins_are_bounded() -> None:
     log = new_log(segment_bytes=len(batch()))
     for _ in range(SEGMENTS_UNSYNCED_MAX):
         plan(log, batch())
@@ -304,9 +304,7 @@ def test_rolls_before_a_relative_offset_overflows() -> None:
         (Codec.NONE, -1, ErrorCode.INVALID_RECORD),
     ],
 )
-def test_more_records_than_can_be_there_or_none_are_refused(
-    codec: Codec, count: int, code: ErrorCode
-) -> None:
+def test_impossible_record_counts_are_refused(codec: Codec, count: int, code: ErrorCode) -> None:
     assert (
         refusal(
             new_log(), patched(patched(batch(codec=codec), ">i", 57, count), ">i", 23, count - 1)
@@ -328,7 +326,7 @@ def test_rolls_when_an_index_is_full(index_bytes: int, expected: list[int]) -> N
     assert [segment.base_offset for segment in log.segments] == expected
 
 
-def test_a_snapshot_of_a_roll_does_not_know_what_comes_after() -> None:
+def test_the_snapshot_of_a_roll_excludes_later_batches() -> None:
     data = batch(b"x" * 100, producer_id=5, sequence=0)
     log = new_log(segment_bytes=len(data))
     plan(log, data)
@@ -339,7 +337,7 @@ def test_a_snapshot_of_a_roll_does_not_know_what_comes_after() -> None:
     ] == [(0, 0)]
 
 
-def test_forgetting_the_queue_takes_offsets_back() -> None:
+def test_dropping_the_queue_restores_the_offsets() -> None:
     log = new_log()
     plan(log, batch(b"a", b"b"))
     log.forget_queue()

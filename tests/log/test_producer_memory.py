@@ -1,4 +1,4 @@
-"""The bound on producer ids of a node: which ones a flood makes it forget."""
+"""The bound on the producer ids of a node: which ones are evicted by a flood."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ GIB = KIB**3
 
 
 @given(st.lists(st.integers(0, 1000), max_size=20), st.integers(1, 2000))
-def test_what_is_left_fits_and_small_partitions_keep_all(counts: list[int], most: int) -> None:
+def test_eviction_fits_the_bound_and_keeps_small_partitions(counts: list[int], most: int) -> None:
     kept = kept_per_partition(counts, most)
     if kept is None:
         assert sum(counts) <= most
         return
     left = [min(count, kept) for count in counts]
     assert sum(left) <= most * FORGET_DOWN_TO < sum(counts)
-    assert sum(left) + len(counts) > int(most * FORGET_DOWN_TO), "no more than needed is forgotten"
+    assert sum(left) + len(counts) > int(most * FORGET_DOWN_TO), "no more than necessary is evicted"
 
 
 def test_a_flood_in_one_partition_takes_nothing_from_the_others() -> None:
     assert kept_per_partition([10, 5000, 20], 1000) == 870
 
 
-def test_the_least_recently_used_are_forgotten_but_none_in_a_transaction() -> None:
+def test_the_least_recently_used_are_evicted_except_in_a_transaction() -> None:
     producers = Producers()
     for number in range(10):
         attributes = 0x10 if number == 1 else 0
@@ -42,7 +42,7 @@ def test_the_least_recently_used_are_forgotten_but_none_in_a_transaction() -> No
     assert [entry.producer_id for entry in producers.entries()] == [1, 7, 8, 9, 0]
 
 
-def test_many_are_forgotten_in_slices_and_one_that_returns_meanwhile_stays() -> None:
+def test_many_are_evicted_in_slices_and_a_returning_one_stays() -> None:
     producers = Producers()
     count = 3 * PRODUCERS_PER_SLICE
     for number in range(count):
@@ -65,7 +65,7 @@ def test_expiry_is_sliced_too() -> None:
     assert len(producers) == 0
 
 
-async def test_a_node_forgets_producers_over_its_bound(tmp_path: Path) -> None:
+async def test_a_node_evicts_producers_over_its_bound(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     await harness.service.start()
     harness.service.producer_bound.producers_max = 100

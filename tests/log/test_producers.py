@@ -17,7 +17,7 @@ PID = 7
 
 
 def after(*batches: tuple[int, int], epoch: int = 0) -> Producers:
-    """(base sequence, records) batches, one behind the other."""
+    """(base sequence, records) of consecutive batches."""
     producers, offset = Producers(), 0
     for sequence, count in batches:
         producers.replay(PID, epoch, sequence, offset, count - 1, 1000 + offset, 0)
@@ -35,20 +35,20 @@ def test_an_unknown_producer_may_begin_anywhere() -> None:
     assert Producers().check(PID, 3, 5, 0) is None
 
 
-def test_what_follows_is_accepted_and_a_gap_or_an_overlap_is_not() -> None:
+def test_a_gap_or_an_overlap_of_sequences_is_refused() -> None:
     producers = after((0, 5))
     assert producers.check(PID, 0, 5, 0) is None
     for sequence in (6, 4, 1):
         assert refused(producers, 0, sequence) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_each_of_the_last_five_is_known_again_and_the_sixth_is_not() -> None:
+def test_retries_of_only_the_last_five_batches_are_known() -> None:
     producers = after(*((sequence, 2) for sequence in range(0, 12, 2)))
     for index in range(1, 6):
         assert producers.check(PID, 0, 2 * index, 1) == (2 * index, 2 * index + 1, 1000 + 2 * index)
     assert refused(producers, 0, 0, 2) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert refused(producers, 0, 2, 1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, (
-        "same start, other length"
+        "same start, different length"
     )
 
 
@@ -77,7 +77,7 @@ def test_sequences_wrap() -> None:
         st.tuples(st.integers(0, 3), st.integers(1, 4), st.booleans()), min_size=1, max_size=40
     )
 )
-def test_a_snapshot_knows_the_last_five_batches_of_each_producer(
+def test_a_snapshot_has_the_last_five_batches_of_each_producer(
     batches: list[tuple[int, int, bool]],
 ) -> None:
     producers, epochs, sequences, offset = (
@@ -122,10 +122,10 @@ def test_a_snapshot_knows_the_last_five_batches_of_each_producer(
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), min_size=1, max_size=30))
-def test_a_snapshot_of_apache_kafka_knows_the_last_batch_of_each_producer(
+def test_a_snapshot_of_apache_kafka_has_the_last_batch_of_each_producer(
     batches: list[tuple[int, int]],
 ) -> None:
-    """Theirs has that row only, and of ours theirs takes that one."""
+    """Kafka's snapshot has only that row, and Kafka reads that row of an mqd snapshot."""
     producers, sequences, offset = Producers(), dict.fromkeys(range(4), 0), 0
     last: dict[int, tuple[int, int, int]] = {}
     for producer_id, count in batches:
@@ -143,7 +143,7 @@ def test_a_snapshot_of_apache_kafka_knows_the_last_batch_of_each_producer(
         assert again.check(producer_id, 0, sequences[producer_id], 0) is None
 
 
-def test_of_a_snapshot_that_names_two_epochs_of_a_producer_the_last_one_counts() -> None:
+def test_the_last_of_two_epochs_of_a_producer_in_a_snapshot_counts() -> None:
     older, newer = after((0, 1), (1, 1), epoch=3), after((0, 1), epoch=4)
     producers = Producers([*older.snapshot(), *newer.snapshot()])
     assert producers.snapshot() == newer.snapshot()
@@ -151,14 +151,14 @@ def test_of_a_snapshot_that_names_two_epochs_of_a_producer_the_last_one_counts()
     assert refused(producers, 3, 2) is ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_transactions_leave_their_first_offset_until_the_marker() -> None:
+def test_transactions_keep_their_first_offset_until_the_marker() -> None:
     producers = Producers()
     producers.replay(PID, 0, 0, 10, 1, 5, TRANSACTIONAL_MASK)
     producers.replay(PID, 0, 2, 12, 0, 6, TRANSACTIONAL_MASK)
     assert next(iter(producers.entries())).current_txn_first_offset == 10
     for now_ms in (0, 1 << 50):
         list(expire(producers, now_ms, 10))
-    assert len(producers) == 1, "an open transaction is not forgotten"
+    assert len(producers) == 1, "an open transaction is not removed"
     producers.end_transaction(PID, 0, 3, 13, 7, committed=True)
     assert next(iter(producers.entries())).current_txn_first_offset == -1
     assert producers.check(PID, 0, 3, 0) is None
@@ -177,15 +177,15 @@ def test_expiry_and_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(producers) == 3
     list(expire(producers, 1011, 10))
     assert [entry.producer_id for entry in producers.entries()] == [3], (
-        "it has sent something since, whatever its time stamp says"
+        "it has sent a batch since, whatever its timestamp"
     )
 
 
 def test_a_snapshot_has_all_batches_of_the_latest_producers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of the others the last one: it has a bound, and who was silent for so long has
-    nothing to repeat.
+    """For the others only the last one: the snapshot is bounded, and a producer that was silent for
+    so long has nothing to retry.
     """
     monkeypatch.setattr("mqd.log.producer_state.PRODUCERS_REPEATING_MAX", 2)
     producers = Producers()
@@ -200,7 +200,7 @@ def test_a_snapshot_has_all_batches_of_the_latest_producers(
     ]
 
 
-def test_an_epoch_below_none_is_refused_also_of_a_producer_that_is_not_known() -> None:
+def test_an_invalid_epoch_of_an_unknown_producer_is_refused() -> None:
     producers = Producers()
     for epoch in (-2, -32768):
         with pytest.raises(MqError) as caught:
@@ -209,7 +209,7 @@ def test_an_epoch_below_none_is_refused_also_of_a_producer_that_is_not_known() -
     assert producers.check(5, -1, 0, 0) is None
 
 
-def test_a_frozen_snapshot_stays_as_it_was_and_copies_no_producer() -> None:
+def test_a_frozen_snapshot_is_unchanged_and_copies_no_producer() -> None:
     producers = Producers()
     for producer_id in range(3):
         producers.replay(producer_id, 0, 0, producer_id, 0, 1000, 0)

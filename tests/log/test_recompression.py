@@ -1,4 +1,4 @@
-"""Batches with the codec that their topic asks for."""
+"""Batches with the codec of their topic."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def sent(codec: Codec = Codec.NONE, **options: Any) -> memoryview:
 
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("wanted", [*TYPES, "producer"])
-def test_a_batch_gets_the_codec_of_its_topic_and_keeps_all_else(wanted: str, codec: Codec) -> None:
+def test_a_batch_gets_the_codec_of_its_topic_without_other_changes(
+    wanted: str, codec: Codec
+) -> None:
     config = LogConfig(compression_type=wanted)
     view = sent(codec, producer_id=7, producer_epoch=1, base_sequence=40, transactional=True)
     assert is_wanted(config, view, 0, len(view)) == (
@@ -63,7 +65,7 @@ def test_levels() -> None:
         assert sizes[0] > sizes[2], name
 
 
-def test_small_work_is_done_at_once() -> None:
+def test_small_batches_are_recompressed_inline() -> None:
     config = LogConfig(compression_type="zstd")
     view = sent()
     assert is_small(config, view, 0, len(view))
@@ -76,7 +78,7 @@ def test_small_work_is_done_at_once() -> None:
     assert not is_small(config, large, 0, len(large))
 
 
-def test_what_no_log_takes_stays_as_it_is() -> None:
+def test_invalid_batches_are_not_recompressed() -> None:
     config = LogConfig(compression_type="gzip")
     assert not is_wanted(config, memoryview(b"short"), 0, 5) and not is_wanted(
         config, memoryview(b""), -1, -1

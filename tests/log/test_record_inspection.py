@@ -1,5 +1,5 @@
-"""What a broker unpacks to look at, and where it stops: batches that are small on the wire
-and large inside, or not what they say.
+"""What a broker decompresses to inspect, and where it stops: batches that are small on the wire and
+large inside, or have false headers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def forged(
     base_timestamp: int = NOW,
     max_timestamp: int = NOW,
 ) -> memoryview:
-    """A sealed batch whose header says what it is told to."""
+    """A sealed batch with any header."""
     body = bytes(compress(codec, records))
     data = bytearray(
         HEADER.pack(
@@ -93,7 +93,7 @@ def test_the_first_few_records_without_a_key_are_named(codec: Codec) -> None:
     RecordInspection().refuse_keyless(keyed, parse_header(keyed), LIMIT, NOW)
 
 
-def test_a_million_records_in_a_kilobyte_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_million_records_in_a_kilobyte_are_not_inspected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "record_bytes", lambda *_: pytest.fail("was unpacked"))
     assert (
         refusal(forged(KEYED * 200_000, 200_000, codec=Codec.ZSTD)).code
@@ -101,7 +101,7 @@ def test_a_million_records_in_a_kilobyte_are_not_looked_at(monkeypatch: pytest.M
     )
 
 
-def test_one_large_record_is_not_unpacked_beyond_the_bound() -> None:
+def test_one_large_record_is_not_decompressed_beyond_the_bound() -> None:
     data = memoryview(
         build_batch(
             [(b"k", bytes(limits.INSPECTED_BYTES_MAX + 1000))], codec=Codec.ZSTD, timestamp=NOW
@@ -126,13 +126,13 @@ def test_one_large_record_is_not_unpacked_beyond_the_bound() -> None:
         b"",
     ],
 )
-def test_records_that_contradict_the_header_are_damage(records: bytes) -> None:
+def test_records_that_contradict_the_header_are_corrupt(records: bytes) -> None:
     assert refusal(forged(records, 2)).code is ErrorCode.CORRUPT_MESSAGE
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=60), st.integers(1, 5))
-def test_any_bytes_are_judged_without_another_error(records: bytes, count: int) -> None:
+def test_random_bytes_raise_no_other_error(records: bytes, count: int) -> None:
     view = forged(records, count)
     try:
         RecordInspection().refuse_keyless(view, parse_header(view), LIMIT, NOW)
@@ -200,7 +200,7 @@ def test_a_turn_is_bounded_and_the_next_one_continues() -> None:
     looking.refuse_keyless(view, parse_header(view), LIMIT, NOW + 1)
 
 
-def test_a_stream_that_cannot_be_read_costs_as_much_as_it_may() -> None:
+def test_an_unreadable_stream_costs_its_whole_budget() -> None:
     looking = RecordInspection()
     data = bytearray(forged(KEYED, 1, codec=Codec.GZIP))
     data[-5:] = b"xxxxx"
@@ -212,7 +212,7 @@ def test_a_stream_that_cannot_be_read_costs_as_much_as_it_may() -> None:
 # -- lookups by time
 
 
-def test_a_lookup_gives_the_first_record_within_the_offsets() -> None:
+def test_a_lookup_returns_the_first_record_within_the_offsets() -> None:
     view = memoryview(
         build_batch(
             [Record(0, NOW + delta, b"k", b"v") for delta in (0, 30, 20, 30)],
@@ -251,18 +251,18 @@ def test_records_over_the_limit_are_not_inspected(view: memoryview) -> None:
     assert since(view, NOW, limit=0) is None
 
 
-def test_a_stamped_batch_and_an_empty_one_need_no_look() -> None:
+def test_a_stamped_batch_and_an_empty_one_need_no_inspection() -> None:
     assert since(
         memoryview(build_batch([(b"k", b"v")] * 3, timestamp=5, log_append_time=NOW)), NOW, start=1
     ) == (1, NOW)
     assert since(forged(b"", 0), NOW) is None
 
 
-# -- what clients read
+# -- records that clients read
 
 
 @pytest.mark.parametrize("body", [b"\x0c\0\2\0\0\1\0", b"\x0c\0\0\2\0\1\0", b"\x0c\0\0\1\0\1\0"])
-def test_records_outside_their_batch_are_damage(body: bytes) -> None:
+def test_records_outside_their_batch_are_corrupt(body: bytes) -> None:
     data = bytearray(forged(body, 1))
     pack_into(">q", data, 27, 2**63 - 1)
     with pytest.raises(MqError) as caught:

@@ -1,8 +1,8 @@
-"""An idempotent producer with five requests in flight, whose answers are lost: whatever happens to
-the node, it may send them again.
+"""An idempotent producer with five requests in flight, whose responses are lost: whatever happens
+to the node, it may retry them.
 
-Of a repeat that is not known it would be told that its sequence is out of order, which ends
-librdkafka's producer for good.
+An unknown retry would get OUT_OF_ORDER_SEQUENCE_NUMBER, which permanently ends librdkafka's
+producer.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from tests.log.support import NOW, PARTITION, FaultyDisk, Harness, batch, wait_u
 
 CONFIG = LogConfig(segment_bytes=100_000, index_interval_bytes=100, file_delete_delay_ms=0)
 ROLLING = LogConfig(segment_bytes=350, index_interval_bytes=100, file_delete_delay_ms=0)
-"""Three batches or so a segment."""
+"""About three batches in each segment."""
 BUSY, SLOW = 1, 2
 COUNT = 12
 DAY_MS = 86_400_000
 
 
 def busy_batch(number: int) -> bytearray:
-    """Two records, so that sequences and offsets are not the same."""
+    """Two records, so that sequences and offsets differ."""
     return batch(b"%03d" % number * 5, b"x", producer_id=BUSY, epoch=4, sequence=2 * number)
 
 
 def write(harness: Harness, log: PartitionLog) -> None:
-    """Twelve batches of the busy producer; one with three batches of its own between the
-    first ones, which was silent from then on.
+    """Twelve batches of the busy producer; between its first ones, three batches of a producer that
+    was silent from then on.
     """
     for number in range(COUNT):
         harness.write(log, busy_batch(number), epoch=1)
@@ -44,8 +44,8 @@ def write(harness: Harness, log: PartitionLog) -> None:
 
 
 def check(harness: Harness, log: PartitionLog) -> None:
-    """Each of the last five of either producer is known by the offset of its first copy,
-    oldest first; then both go on.
+    """Each of the last five batches of either producer is known by the offset of its first copy,
+    oldest first; then both continue.
     """
     end = log.log_end_offset
     for number in range(COUNT - PRODUCER_BATCHES_CACHED, COUNT):
@@ -77,7 +77,7 @@ async def stopped_twice(harness: Harness) -> None:
 
 
 async def killed_when_all_was_synced(harness: Harness) -> None:
-    """The next start begins at the last segment, with the snapshot that was made when that
+    """The next start begins at the last segment, with the snapshot that was made when that segment
     began.
     """
     log = harness.service.logs[PARTITION]
@@ -100,7 +100,7 @@ async def stopped_and_a_write_taken_back(harness: Harness) -> None:
 
 
 async def stopped_and_cut(harness: Harness) -> None:
-    """A batch of the next life, which the next leader never saw."""
+    """A batch of the next process, which the next leader never received."""
     await stopped(harness)
     log = harness.open(CONFIG)
     end = log.log_end_offset
@@ -122,7 +122,7 @@ async def stopped_and_cut(harness: Harness) -> None:
     ],
     ids=lambda one: one.__name__,
 )
-async def test_the_last_five_of_a_producer_may_come_again_after(
+async def test_the_last_five_batches_of_a_producer_may_be_retried_after(
     tmp_path: Path,
     autojump_clock: object,
     config: LogConfig,
@@ -136,8 +136,8 @@ async def test_the_last_five_of_a_producer_may_come_again_after(
     harness.kill()
 
 
-async def test_a_follower_that_was_stopped_and_leads_then_knows_them_too(tmp_path: Path) -> None:
-    """It knows them by its own snapshot, of what it copied."""
+async def test_a_stopped_follower_that_becomes_leader_knows_them_too(tmp_path: Path) -> None:
+    """It knows them from its own snapshot of the copied batches."""
     leader, follower = Harness(tmp_path / "leader"), Harness(tmp_path / "follower")
     for harness in (leader, follower):
         await harness.service.start()
@@ -158,7 +158,7 @@ async def test_a_follower_that_was_stopped_and_leads_then_knows_them_too(tmp_pat
         harness.kill()
 
 
-async def test_those_of_an_epoch_that_is_past_are_refused_after_a_stop(tmp_path: Path) -> None:
+async def test_batches_of_a_past_epoch_are_refused_after_a_stop(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     await harness.service.start()
     log = harness.open(CONFIG)
@@ -194,7 +194,7 @@ async def test_a_producer_expires_by_arrival_time_and_not_by_its_timestamps(
     log = h.open(LogConfig(retention_ms=-1))
     data = batch(producer_id=1, sequence=0, timestamp=timestamp)
     h.write(log, data)
-    for _ in range(2):  # a round of retention falls between a batch and its repetition
+    for _ in range(2):  # a round of retention runs between a batch and its retry
         await h.service.retain()
         assert h.append(log, data).duplicate
         h.clock.now_ms += DAY_MS

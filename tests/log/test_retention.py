@@ -45,14 +45,14 @@ def test_plans(options: dict[str, object], count: int) -> None:
     assert planned == count and bool(reason) is (count > 0)
 
 
-def test_without_gaps_and_never_beyond_the_high_watermark() -> None:
+def test_deletions_are_contiguous_and_below_the_high_watermark() -> None:
     assert plan_retention(log_of((100, NOW), (100, 5), retention_ms=100), NOW)[0] == 0
     log = log_of((100, 5), (100, 5), (100, 5), retention_ms=100)
     log.checkpointed_high_watermark = 19
     assert plan_retention(log, NOW)[0] == 1
 
 
-def test_segments_before_the_log_start_go_whatever_the_policy() -> None:
+def test_segments_before_the_log_start_are_deleted_under_any_policy() -> None:
     log = log_of((100, NOW), (100, NOW), (100, NOW), cleanup_policy=frozenset({"compact"}))
     log.advance_log_start(20)
     assert plan_retention(log, NOW)[0] == 2
@@ -60,7 +60,7 @@ def test_segments_before_the_log_start_go_whatever_the_policy() -> None:
     assert plan_retention(log, NOW)[0] == 2, "the active segment stays"
 
 
-def test_records_without_time_do_not_age() -> None:
+def test_records_without_a_timestamp_do_not_expire() -> None:
     assert plan_retention(log_of((100, -1), (100, -1), retention_ms=0), NOW)[0] == 0
 
 

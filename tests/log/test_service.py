@@ -1,4 +1,4 @@
-"""Writing, reading, syncing, retention and what a disk may do, through the service."""
+"""Writes, reads, syncs, retention and disk failures, through the service."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tests.log.support import (
     Harness,
     batch,
     records_of,
-    settle,
+    run_pending_tasks,
     wait_until,
 )
 
@@ -79,7 +79,7 @@ async def test_nothing_is_readable_before_flush(harness: Harness) -> None:
     assert values(harness, log) == [b"v"]
 
 
-async def test_one_turn_is_one_write_a_log(
+async def test_one_turn_is_one_write_per_log(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs = [harness.open(partition=TopicPartition("orders", index)) for index in range(2)]
@@ -102,7 +102,7 @@ async def test_one_turn_is_one_write_a_log(
 
 @pytest.mark.parametrize("max_bytes", [1, 150, 1000, 1 << 20])
 @pytest.mark.parametrize("warm", [True, False])
-async def test_reads_give_whole_batches_within_their_bounds(
+async def test_reads_return_whole_batches_within_their_bounds(
     harness: Harness, max_bytes: int, warm: bool
 ) -> None:
     log = harness.open(ROLLING)
@@ -227,7 +227,7 @@ async def test_lookups_by_time(harness: Harness) -> None:
 # -- several directories, opening, deleting
 
 
-async def test_a_new_partition_goes_where_there_are_fewest(tmp_path: Path) -> None:
+async def test_a_new_partition_goes_to_the_directory_with_the_fewest(tmp_path: Path) -> None:
     harness = Harness(tmp_path / "a", tmp_path / "b")
     await harness.service.start()
     for index in range(4):
@@ -264,7 +264,7 @@ async def test_one_partition_in_two_directories_is_fenced(tmp_path: Path) -> Non
     harness.kill()
 
 
-async def test_a_log_of_another_topic_of_that_name_is_not_opened(harness: Harness) -> None:
+async def test_a_log_with_another_topic_id_is_not_opened(harness: Harness) -> None:
     harness.open()
     with pytest.raises(MqError) as caught:
         harness.service.open(PARTITION, UUID(int=5), LogConfig())
@@ -321,7 +321,7 @@ async def test_only_an_empty_directory_is_claimed(
         await first.close()
 
 
-async def test_a_partition_that_is_gone_does_not_begin_empty(
+async def test_a_lost_partition_does_not_start_empty(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     harness = Harness(tmp_path)
@@ -334,11 +334,11 @@ async def test_a_partition_that_is_gone_does_not_begin_empty(
     await harness.service.close()
     shutil.move(log.path, tmp_path / "away")
     shutil.rmtree(tmp_path / str(other))
-    for _ in range(2):  # it is not forgotten by the checkpoints of the life between
+    for _ in range(2):  # the checkpoints of the process in between keep it
         await harness.restart()
         harness.service.fence_missing({PARTITION, other})
         assert set(harness.service.fenced) == {PARTITION}, (
-            "no record was ever promised of the other"
+            "no record of the other one was ever acknowledged"
         )
         with pytest.raises(
             MqError,
@@ -357,12 +357,12 @@ async def test_a_partition_that_is_gone_does_not_begin_empty(
     await harness.restart()
     harness.service.fence_missing(set())
     assert harness.open(config=LogConfig()).log_end_offset == 0, (
-        "its topic is gone: the name is free"
+        "its topic is deleted: the name is free"
     )
     await harness.service.close()
 
 
-async def test_a_topic_made_again_is_not_taken_for_the_one_that_is_gone(tmp_path: Path) -> None:
+async def test_a_recreated_topic_is_not_taken_for_the_lost_one(tmp_path: Path) -> None:
     (tmp_path / "replication-offset-checkpoint").write_bytes(
         encode_offset_checkpoint({PARTITION: 7})
     )
@@ -377,7 +377,7 @@ async def test_a_topic_made_again_is_not_taken_for_the_one_that_is_gone(tmp_path
     }
 
 
-async def test_partitions_of_an_offline_directory_do_not_begin_empty_elsewhere(
+async def test_partitions_of_an_offline_directory_do_not_start_empty_elsewhere(
     tmp_path: Path,
 ) -> None:
     harness = Harness(tmp_path / "a", tmp_path / "b")
@@ -391,7 +391,7 @@ async def test_partitions_of_an_offline_directory_do_not_begin_empty_elsewhere(
     await harness.service.close()
 
 
-async def test_a_log_is_not_created_over_something(harness: Harness) -> None:
+async def test_a_log_is_not_created_over_existing_files(harness: Harness) -> None:
     (harness.directories[0] / str(PARTITION)).mkdir()
     (harness.directories[0] / str(PARTITION) / "00000000000000000000.log").write_bytes(b"precious")
     with pytest.raises(StorageError, match="already exists"):
@@ -415,9 +415,9 @@ async def test_delete_renames_now_and_removes_later(
     (renamed,) = tmp_path.glob("*-delete")
     assert renamed.name == f"orders-0.{TOPIC_ID.hex}-delete"
     async with harness.running():
-        await settle()
+        await run_pending_tasks()
         mock_clock.jump(59)
-        await settle()
+        await run_pending_tasks()
         assert renamed.exists()
         mock_clock.jump(2)
         await wait_until(lambda: not renamed.exists())
@@ -454,9 +454,9 @@ async def test_flush_messages_and_flush_ms(
     async with harness.running():
         for log in (by_count, by_time, never):
             harness.write(log, batch(b"a", b"b"))
-        await settle()
+        await run_pending_tasks()
         mock_clock.jump(0.4)
-        await settle()
+        await run_pending_tasks()
         assert harness.durable == []
         harness.write(by_count, batch())
         await wait_until(lambda: harness.durable == [(by_count.topic_partition, 3)])
@@ -527,7 +527,7 @@ async def test_a_failed_write_takes_the_directory_offline(harness: Harness) -> N
     )
 
 
-async def test_a_directory_that_fails_in_the_middle_of_a_turn_takes_the_rest_of_it_along(
+async def test_a_directory_that_fails_during_a_turn_fails_its_later_writes(
     tmp_path: Path,
 ) -> None:
     harness = Harness(tmp_path / "a", tmp_path / "b")
@@ -555,7 +555,7 @@ async def test_a_directory_that_fails_in_the_middle_of_a_turn_takes_the_rest_of_
 
 
 @pytest.mark.parametrize("writes", range(7))
-async def test_a_write_that_fails_anywhere_in_a_turn_never_lowers_what_was_committed(
+async def test_a_failed_write_in_a_turn_never_lowers_the_high_watermark(
     harness: Harness, writes: int
 ) -> None:
     log = harness.open(ROLLING)
@@ -574,7 +574,7 @@ async def test_a_write_that_fails_anywhere_in_a_turn_never_lowers_what_was_commi
 
 
 @pytest.mark.parametrize("room", [0, 1, 61, 100, 250])
-async def test_a_full_disk_fails_writes_and_serves_reads_and_heals(
+async def test_a_full_disk_fails_writes_and_serves_reads_until_space_is_free(
     harness: Harness, room: int
 ) -> None:
     log = harness.open(ROLLING)
@@ -623,7 +623,7 @@ async def test_truncation(harness: Harness, caplog: pytest.LogCaptureFixture) ->
     harness.service.truncate_to(log, 60)
     assert log.log_end_offset == 60
     harness.service.truncate_to(log, 43)
-    assert log.log_end_offset == 42, "a batch that reaches beyond goes whole"
+    assert log.log_end_offset == 42, "a batch that reaches beyond is removed completely"
     assert log.epochs.entries() == [(0, 0), (1, 20), (2, 40)] and not caplog.records
     assert next(iter(log.producers.entries())).last_sequence == 41
     harness.service.truncate_to(log, 20)
@@ -641,7 +641,7 @@ async def test_truncation(harness: Harness, caplog: pytest.LogCaptureFixture) ->
     harness.kill()
 
 
-async def test_delete_records_moves_the_start_for_good(
+async def test_delete_records_moves_the_log_start_permanently(
     tmp_path: Path, mock_clock: trio.testing.MockClock
 ) -> None:
     harness = Harness(tmp_path)
@@ -657,7 +657,7 @@ async def test_delete_records_moves_the_start_for_good(
                 harness.service.delete_records(log, offset)
         await wait_until(lambda: log.segments[0].base_offset == 4)
         assert log.epochs.entries()[0] == (4, 4)
-        await settle()
+        await run_pending_tasks()
         assert list(log.path.glob("*.deleted"))
         mock_clock.jump(2)
         await wait_until(lambda: not list(log.path.glob("*.deleted")))
@@ -696,9 +696,9 @@ async def test_retention_and_time_rolls(tmp_path: Path) -> None:
     harness.kill()
 
 
-async def test_a_power_cut_brings_a_removed_segment_back(tmp_path: Path) -> None:
-    """The second of two renames was durable, the first was not: the gap between the
-    segments is no lost record.
+async def test_a_power_failure_restores_a_removed_segment(tmp_path: Path) -> None:
+    """The second of two renames was durable, the first was not: the gap between the segments is not
+    a lost record.
     """
     harness = Harness(tmp_path)
     await harness.service.start()
@@ -722,11 +722,11 @@ async def test_a_power_cut_brings_a_removed_segment_back(tmp_path: Path) -> None
     harness.kill()
 
 
-async def test_on_a_full_disk_retention_notes_the_log_start_in_an_empty_file(
+async def test_on_a_full_disk_retention_records_the_log_start_in_an_empty_file(
     tmp_path: Path,
 ) -> None:
-    """Otherwise a power cut in this state lets the log restart at 0: recovery takes the removed
-    segments for lost ones.
+    """Otherwise a power failure in this state lets the log restart at 0: recovery believes that the
+    removed segments are lost.
     """
     harness = Harness(tmp_path)
     await harness.service.start()
@@ -748,7 +748,7 @@ async def test_on_a_full_disk_retention_notes_the_log_start_in_an_empty_file(
     harness.kill()
 
 
-async def test_an_orderly_stop_leaves_what_the_next_start_needs(tmp_path: Path) -> None:
+async def test_a_clean_stop_writes_what_the_next_start_needs(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     await harness.service.start()
     log = harness.open(ROLLING)
@@ -779,7 +779,7 @@ async def test_checkpoints_are_written_while_it_runs(
     async with harness.running():
         harness.write(log, batch(), batch())
         harness.service.checkpoint_high_watermark(PARTITION, 2)
-        await settle()
+        await run_pending_tasks()
         for name, seconds in (
             ("replication-offset-checkpoint", 6),
             ("recovery-point-offset-checkpoint", 60),
@@ -791,7 +791,7 @@ async def test_checkpoints_are_written_while_it_runs(
     harness.kill()
 
 
-async def test_a_stop_on_a_full_disk_leaves_no_marker_and_fails_nothing(
+async def test_a_stop_on_a_full_disk_succeeds_without_a_clean_marker(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     harness = Harness(tmp_path)
@@ -807,11 +807,11 @@ async def test_a_stop_on_a_full_disk_leaves_no_marker_and_fails_nothing(
     harness.kill()
 
 
-async def test_a_write_that_is_taken_back_during_a_sync_leaves_nothing_undurable(
+async def test_a_write_undone_during_a_sync_leaves_the_log_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a replica with `flush.before.ack` neither says any more what it has nor is given
-    anything, also when there is space again.
+    """Otherwise a replica with `flush.before.ack` neither reports its end any more nor gets
+    records, even when there is space again.
     """
     harness = Harness(tmp_path)
     await harness.service.start()
@@ -857,9 +857,9 @@ async def test_a_roll_on_a_full_disk_takes_no_directory_offline(
     harness.kill()
 
 
-async def test_an_orderly_stop_makes_several_logs_durable_at_a_time(tmp_path: Path) -> None:
+async def test_a_clean_stop_syncs_several_logs_at_a_time(tmp_path: Path) -> None:
     class Disk(OsDisk):
-        """Whose calls wait until three are under way."""
+        """A disk whose calls wait until three are under way."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -893,12 +893,12 @@ async def test_an_orderly_stop_makes_several_logs_durable_at_a_time(tmp_path: Pa
     await harness.service.close()
 
 
-async def test_records_below_the_log_start_that_were_never_synced_may_be_torn(
+async def test_unsynced_records_below_the_log_start_may_be_torn(
     tmp_path: Path,
 ) -> None:
-    """A power cut tore one of them.
+    """A power failure tore one of them.
 
-    Recovery must not take that for corruption: the recovery point does not claim them.
+    Recovery must not report it as corruption: the recovery point is not beyond it.
     """
     harness = Harness(tmp_path)
     await harness.service.start()
@@ -917,10 +917,10 @@ async def test_records_below_the_log_start_that_were_never_synced_may_be_torn(
     harness.kill()
 
 
-async def test_checkpoints_of_one_name_are_written_one_after_the_other(
+async def test_checkpoints_of_one_name_are_written_in_sequence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cleaner and the recovery points both write the cleaner's: each renames the
+    """The cleaner and the recovery points both write the cleaner's checkpoint: each renames the
     temporary file that it wrote.
     """
     harness = Harness(tmp_path)

@@ -1,5 +1,5 @@
-"""The rules of transactions in one partition: what begins one, what ends it, what is stable
-(KIP-98, KIP-890).
+"""The rules of transactions in one partition: what begins one, what ends it, which offsets are
+stable (KIP-98, KIP-890).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PID = 7
 
 
 def begun(*, at: int = 10, epoch: int = 0, count: int = 1) -> Producers:
-    """A producer that is in a transaction, its first batch at `at`, with sequence 0."""
+    """A producer in a transaction, with its first batch at `at` and sequence 0."""
     producers = Producers()
     producers.replay(PID, epoch, 0, at, count - 1, 1000, TRANSACTIONAL_MASK)
     return producers
@@ -50,11 +50,13 @@ def marker_code(
     return ErrorCode.NONE
 
 
-def test_a_transaction_begins_only_behind_a_confirmed_guard() -> None:
+def test_a_transaction_begins_only_after_a_confirmed_verification() -> None:
     producers = Producers()
     assert code_of(producers, 0, 0) is ErrorCode.INVALID_TXN_STATE
     guard = producers.guard(PID, 0, 0, False, 0)
-    assert code_of(producers, 0, 0) is ErrorCode.INVALID_TXN_STATE, "nobody has said yes"
+    assert code_of(producers, 0, 0) is ErrorCode.INVALID_TXN_STATE, (
+        "no coordinator has confirmed it"
+    )
     confirmed(producers)
     assert producers.guard(PID, 0, 0, False, 0) is guard
     assert code_of(producers, 0, 0) is ErrorCode.NONE
@@ -63,7 +65,7 @@ def test_a_transaction_begins_only_behind_a_confirmed_guard() -> None:
     assert code_of(producers, 0, 1) is ErrorCode.NONE
 
 
-def test_a_marker_takes_the_guard_away() -> None:
+def test_a_marker_removes_the_verification() -> None:
     producers = Producers()
     confirmed(producers)
     producers.end_transaction(PID, 0, 3, 10, 0, committed=False)
@@ -71,7 +73,7 @@ def test_a_marker_takes_the_guard_away() -> None:
     assert code_of(producers, 0, 0) is ErrorCode.INVALID_TXN_STATE
 
 
-def test_of_batches_that_wait_the_first_comes_first() -> None:
+def test_the_lowest_confirmed_sequence_begins_the_transaction() -> None:
     producers = Producers()
     confirmed(producers, sequence=3)
     confirmed(producers, sequence=0)
@@ -81,7 +83,7 @@ def test_of_batches_that_wait_the_first_comes_first() -> None:
     assert producers.guards[PID].lowest_sequence == 5, "a new epoch has its own"
 
 
-def test_a_producer_whose_epochs_change_begins_at_zero_where_nothing_is_known_of_it() -> None:
+def test_an_unknown_producer_with_a_new_epoch_begins_at_sequence_zero() -> None:
     producers = Producers()
     confirmed(producers, sequence=4, bumps=True)
     assert code_of(producers, 0, 4) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -90,14 +92,14 @@ def test_a_producer_whose_epochs_change_begins_at_zero_where_nothing_is_known_of
     assert code_of(producers, 0, 4) is ErrorCode.NONE
 
 
-def test_a_repetition_is_known_within_its_transaction_and_not_after_it() -> None:
+def test_a_retry_is_known_only_within_its_transaction() -> None:
     producers = begun()
     assert producers.check_with_transactions(PID, 0, 0, 0, True) == (10, 10, 1000)
     producers.end_transaction(PID, 0, 3, 11, 0, committed=True)
     assert code_of(producers, 0, 0) is ErrorCode.INVALID_TXN_STATE
     confirmed(producers)
     assert code_of(producers, 0, 0) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, (
-        "librdkafka begins anew with a sequence that it gave up"
+        "librdkafka restarts with a sequence that it abandoned"
     )
     confirmed(producers, sequence=1)
     assert code_of(Producers(producers.entries()), 0, 0) is ErrorCode.INVALID_TXN_STATE
@@ -107,7 +109,7 @@ def test_a_repetition_is_known_within_its_transaction_and_not_after_it() -> None
     assert code_of(again, 0, 1) is ErrorCode.NONE
 
 
-def test_a_snapshot_has_the_batches_of_the_open_transaction_and_of_no_ended_one() -> None:
+def test_a_snapshot_has_only_the_batches_of_the_open_transaction() -> None:
     producers = begun()
     producers.replay(PID, 0, 1, 11, 0, 1001, TRANSACTIONAL_MASK)
     again = Producers(producers.snapshot())
@@ -129,11 +131,11 @@ def test_a_snapshot_has_the_batches_of_the_open_transaction_and_of_no_ended_one(
             assert latest.snapshot() == later.snapshot() and len(latest.snapshot()) == 2
 
 
-def test_within_a_transaction_nothing_is_written_outside_of_it() -> None:
+def test_a_producer_in_a_transaction_writes_nothing_outside_it() -> None:
     producers = begun()
     assert code_of(producers, 0, 1, transactional=False) is ErrorCode.INVALID_TXN_STATE
     assert code_of(producers, 0, 0, transactional=False) is ErrorCode.NONE, (
-        "a repetition is no news"
+        "a retry is not a new record"
     )
     producers.end_transaction(PID, 0, 3, 11, 0, committed=True)
     assert code_of(producers, 0, 1, transactional=False) is ErrorCode.NONE
@@ -148,7 +150,7 @@ def test_an_older_epoch_is_refused_before_any_request() -> None:
     assert caught.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_offsets_of_a_transaction_need_a_guard_and_no_sequence() -> None:
+def test_offsets_of_a_transaction_need_verification_and_no_sequence() -> None:
     producers = Producers()
     with pytest.raises(MqError) as caught:
         producers.check_coordinator_batch(PID, 0)
@@ -174,14 +176,14 @@ def test_the_epochs_of_markers(version: int, epoch: int, code: ErrorCode) -> Non
 
 
 @pytest.mark.parametrize("version", [0, 2])
-def test_a_marker_may_come_again(version: int) -> None:
+def test_a_marker_may_be_repeated(version: int) -> None:
     producers = begun(epoch=4)
     producers.end_transaction(PID, 5, 3, 11, 0, committed=True)
     assert marker_code(producers, 5, version=version) is ErrorCode.NONE
     assert producers.end_transaction(PID, 5, 3, 12, 0, committed=True) is None
 
 
-def test_a_coordinator_that_was_replaced_is_fenced() -> None:
+def test_a_replaced_coordinator_is_fenced() -> None:
     producers = begun()
     producers.end_transaction(PID, 0, 3, 11, 0, committed=True)
     assert marker_code(producers, 0, 2) is ErrorCode.TRANSACTION_COORDINATOR_FENCED
@@ -192,7 +194,7 @@ def test_a_coordinator_that_was_replaced_is_fenced() -> None:
     )
 
 
-def test_a_marker_s_epoch_is_the_producer_s_from_there_on() -> None:
+def test_a_marker_sets_the_producer_s_epoch() -> None:
     producers = begun(epoch=4)
     producers.end_transaction(PID, 5, 3, 11, 2000, committed=True)
     confirmed(producers, epoch=5, bumps=True)
@@ -207,7 +209,7 @@ def test_a_marker_s_epoch_is_the_producer_s_from_there_on() -> None:
     ) == (5, -1, 2000, 3)
 
 
-def test_what_is_stable() -> None:
+def test_stable_offsets() -> None:
     producers = Producers()
     for producer_id, offset in ((1, 10), (2, 20), (3, 30)):
         producers.replay(producer_id, 0, 0, offset, 0, 0, TRANSACTIONAL_MASK)
@@ -233,7 +235,7 @@ def test_a_snapshot_keeps_open_transactions_in_the_order_of_their_offsets() -> N
     producers = Producers()
     for producer_id, offset in ((1, 10), (2, 20), (3, 30)):
         producers.replay(producer_id, 0, 0, offset, 0, 0, TRANSACTIONAL_MASK)
-    producers.replay(1, 0, 1, 40, 0, 0, TRANSACTIONAL_MASK)  # seen last now
+    producers.replay(1, 0, 1, 40, 0, 0, TRANSACTIONAL_MASK)  # last seen now
     again = Producers(producers.entries())
     assert list(again.open.items()) == [(10, 1), (20, 2), (30, 3)]
     assert again.first_unstable_offset(41) == 10

@@ -1,8 +1,8 @@
-"""Transactions of a log against a list of what was appended: Hypothesis writes, ends, rolls,
-truncates, kills at any byte, opens again.
+"""Transactions of a log compared with a list of appends: Hypothesis writes, ends, rolls, truncates,
+kills at any byte, reopens.
 
-Whatever happens, the last stable offset and the aborted transactions of any range are those that
-the list explains.
+After any steps, the last stable offset and the aborted transactions of any range agree with the
+list.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class Event(NamedTuple):
 
 
 def explain(events: list[Event]) -> tuple[dict[int, int], list[AbortedTransaction]]:
-    """(producer id -> first offset of its open transaction, the aborted ones by their markers)."""
+    """(producer id -> first offset of its open transaction, the aborted transactions by their
+    markers).
+    """
     begun: dict[int, int] = {}
     aborted = []
     for event in events:
@@ -83,7 +85,7 @@ class TransactionMachine(RuleBasedStateMachine):
         counts=st.lists(st.integers(1, 3), min_size=1, max_size=3),
     )
     def write(self, producer_id: int, counts: list[int]) -> None:
-        """As a group coordinator does: without sequence numbers, the partition confirmed."""
+        """Like a group coordinator: without sequence numbers, and with a confirmed partition."""
         for count in counts:
             guard = self.log.producers.guard(producer_id, 0, -1, False, 0)
             if guard is not None:
@@ -118,7 +120,7 @@ class TransactionMachine(RuleBasedStateMachine):
     @rule(share=st.floats(0, 1).map(lambda drawn: 1 - drawn**3))
     def truncate(self, share: float) -> None:
         offset = self.start + int((self.end - self.start) * share)
-        # no segment begins before a cut is durable
+        # no segment begins before a truncation is durable
         trio.run(self._run, lambda: self.harness.service.truncate_to(self.log, offset))
         self.events = [event for event in self.events if event.last < offset]
         self.start = min(self.start, self.end)
@@ -128,7 +130,7 @@ class TransactionMachine(RuleBasedStateMachine):
         trio.run(self._run, lambda: None)
 
     async def _run(self, first: Callable[[], None]) -> None:
-        """Do something, and have everything made durable."""
+        """Run an operation, and sync everything."""
         service, log = self.harness.service, self.log
         async with trio.open_nursery() as nursery:
             nursery.start_soon(service.run)
@@ -141,7 +143,7 @@ class TransactionMachine(RuleBasedStateMachine):
                 )
             )
             nursery.cancel_scope.cancel()
-        # once nobody else does: both would go by the same temporary file
+        # when no other task syncs: both would use the same temporary file
         await service.checkpoint_recovery_points()
 
     def reopen(self) -> None:
@@ -156,7 +158,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule()
     def forget_indexes(self) -> None:
-        """Those of older segments are read again when they are wanted."""
+        """Indexes of older segments are read again on demand."""
         for segment in self.log.segments[:-1]:
             if segment.transaction_index is not None and not segment.transaction_index.stale:
                 segment.transaction_index = None
@@ -164,8 +166,8 @@ class TransactionMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.log.active.size)
     @rule(data=st.data())
     def kill(self, data: st.DataObject) -> None:
-        """kill -9: the last file keeps any number of its bytes, and what was never synced
-        beside it is damaged or gone.
+        """kill -9: the last file keeps any number of its bytes, and unsynced files beside it are
+        damaged or missing.
         """
         base = self.log.active.base_offset
         path = self.log.path / f"{base:020d}.log"
@@ -209,7 +211,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @invariant()
     def files_are_kafkas(self) -> None:
-        """What lies below the recovery point can be read from the files alone."""
+        """Everything below the recovery point can be read from the files alone."""
         _, aborted = explain(self.events)
         for segment in self.log.segments[:-1]:
             if segment.next_offset <= self.log.durability.recovery_point:

@@ -20,7 +20,7 @@ from mqd.protocol.batch_builder import build_batch
 from mqd.protocol.compression import Codec
 from mqd.protocol.files import CLEANER_CHECKPOINT
 from mqd.protocol.record_reader import Record
-from tests.log.compacting import settle
+from tests.log.compacting import sync_and_commit
 from tests.log.support import Harness, batch
 
 KAFKA = Path(__file__).parent.parent / "log" / "kafka-4.3.1"
@@ -141,7 +141,7 @@ async def test_missing_offsets_of_a_compacted_partition_are_not_findings(tmp_pat
     )
     for number in range(20):
         harness.write(log, batch(b"v%d" % number * 20, producer_id=3, sequence=number))
-    await settle(harness, log)
+    await sync_and_commit(harness, log)
     assert await harness.service.compactor.clean_one()
     await harness.service.close()
     partition = tmp_path / "logs" / "orders-0"

@@ -219,13 +219,13 @@ async def _nobody(node_id: NodeId) -> Any:
     raise OSError("there is no network here")
 
 
-def hear(replicas: list[Replica], leader: int, epoch: int, isr: tuple[int, ...]) -> None:
+def receive_leader(replicas: list[Replica], leader: int, epoch: int, isr: tuple[int, ...]) -> None:
     """These replicas (and no others) receive the new leader."""
     for replica in replicas:
         replica.assign(assignment_of(leader, epoch, isr, (1, 2, 3)))
 
 
-def settle(replicas: list[Replica], leader: Replica, rounds: int = 60) -> None:
+def fetch_until_stable(replicas: list[Replica], leader: Replica, rounds: int = 60) -> None:
     """All replicas fetch until no state changes any more."""
     for _ in range(rounds):
         before = [

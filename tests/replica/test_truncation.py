@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.log.support import batch
-from tests.replica.followers import Replica, receive_leader, settle
+from tests.replica.followers import Replica, fetch_until_stable, receive_leader
 
 Rule = Callable[[Replica], None]
 
@@ -39,7 +39,7 @@ def lost_after_a_restart(path: Path, becoming_follower: Rule) -> None:
     a, b = replicas = replicas_in(path)
     receive_leader(replicas, 1, 1, (1, 2))
     a.append(b"m1")
-    settle(replicas, a)
+    fetch_until_stable(replicas, a)
     a.append(b"m2")
     b.fetch(a)
     answered = a.partition.high_watermark
@@ -51,7 +51,7 @@ def lost_after_a_restart(path: Path, becoming_follower: Rule) -> None:
     becoming_follower(b)
     receive_leader(replicas, 2, 2, (1, 2))
     becoming_follower(a)
-    settle(replicas, b)
+    fetch_until_stable(replicas, b)
     assert a.values() == b.values() == [(0, b"m1"), (1, b"m2")]
     assert a.cuts == b.cuts == 0
 
@@ -63,14 +63,14 @@ def parted_after_two_restarts(path: Path, becoming_follower: Rule) -> None:
     a, b = replicas = replicas_in(path)
     receive_leader(replicas, 1, 1, (1, 2))
     a.append(b"m1")
-    settle(replicas, a)
+    fetch_until_stable(replicas, a)
     a.assign(a.assignment_with_isr((1,)))
     a.append(b"m2")
     assert a.partition.high_watermark == 2
     receive_leader(replicas, 2, 2, (2,))
     b.append(b"m3")
     becoming_follower(a)
-    settle(replicas, b)
+    fetch_until_stable(replicas, b)
     assert a.values() == b.values() == [(0, b"m1"), (1, b"m3")]
     assert a.content() == b.content()
     assert a.cuts == 1  # it receives the unclean election
@@ -82,7 +82,7 @@ def two_failovers_in_a_row(path: Path, becoming_follower: Rule) -> None:
     receive_leader(replicas, 1, 1, (1, 2))
     a.append(b"m1")
     a.append(b"m2")
-    settle(replicas, a)
+    fetch_until_stable(replicas, a)
     a.append(b"a3")
     a.append(b"a4")
     receive_leader([b], 2, 2, (2,))
@@ -91,7 +91,7 @@ def two_failovers_in_a_row(path: Path, becoming_follower: Rule) -> None:
     a.append(b"a5")
     receive_leader(replicas, 1, 3, (1,))
     becoming_follower(b)
-    settle(replicas, a)
+    fetch_until_stable(replicas, a)
     assert a.values() == b.values() == [(0, b"m1"), (1, b"m2"), (2, b"a3"), (3, b"a4"), (4, b"a5")]
     assert a.content() == b.content()
     assert a.log.epochs.entries() == b.log.epochs.entries() == [(1, 0), (3, 4)]
@@ -136,12 +136,12 @@ def test_epochs_without_records_do_not_stop_a_follower(tmp_path: Path) -> None:
     a, b = replicas = replicas_in(tmp_path)
     receive_leader(replicas, 1, 1, (1, 2))
     a.append(b"m1")
-    settle(replicas, a)
+    fetch_until_stable(replicas, a)
     a.append(b"m2")
     receive_leader([b], 2, 2, (1, 2))
     assert b.log.epochs.latest == 2
     receive_leader(replicas, 1, 3, (1, 2))
-    settle(replicas, a)
+    fetch_until_stable(replicas, a)
     assert a.content() == b.content() and b.log.epochs.entries() == [(1, 0)]
 
 
@@ -150,7 +150,7 @@ def test_producers_are_equal_on_leader_and_follower(tmp_path: Path) -> None:
     receive_leader(replicas, 1, 1, (1, 2))
     for number in range(12):
         a.append(b"v", b"w", producer_id=7 + number % 2, sequence=2 * (number // 2))
-    settle(replicas, a)
+    fetch_until_stable(replicas, a)
     assert a.content() == b.content() and list(a.log.producers.entries()) == list(
         b.log.producers.entries()
     )
@@ -173,7 +173,7 @@ def test_a_follower_below_the_leaders_start_resets_its_log(tmp_path: Path) -> No
     a.assign(a.assignment_with_isr((1,)))
     a.append(b"y")
     a.logs.delete_records(a.log, 17)  # within a batch
-    settle(replicas, a)
+    fetch_until_stable(replicas, a)
     assert b.log.log_start_offset in (16, 17) and b.log.log_end_offset == a.log.log_end_offset
     assert [pair for pair in b.values() if pair[0] >= 17] == [
         pair for pair in a.values() if pair[0] >= 17
@@ -245,7 +245,7 @@ class Failovers(RuleBasedStateMachine):
     def converge(self) -> None:
         self.epoch += 1
         receive_leader(self.replicas, int(self.leader.node_id), self.epoch, (1, 2, 3))
-        settle(self.replicas, self.leader)
+        fetch_until_stable(self.replicas, self.leader)
         self.note()
         contents = [replica.content() for replica in self.replicas]
         assert contents[0] == contents[1] == contents[2]

@@ -17,7 +17,7 @@ STATE = "__transaction_state"
 
 
 class ScriptedCoordinator:
-    """Plugged into a rig.
+    """Replaces the coordinator of a rig.
 
     `codes` has the error code of each (topic, partition): NONE unless another is set.
     """

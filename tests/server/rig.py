@@ -1,9 +1,9 @@
-"""A server on a network in memory: real handlers, replicas and logs; no Raft, no controller, and
-time by hand.
+"""A server on an in-memory network: real handlers, replicas and logs; no Raft, no controller, and
+the test sets the time.
 
 The metadata is an image that the tests change, applied to the replicas as the daemon does. Tests do
-not sleep: after something was sent, `settle` lets everybody run until all wait, and
-`mock_clock.jump` moves the time.
+not sleep: after a request, `run_until_idle` runs all tasks until they wait, and `mock_clock.jump`
+advances the time.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ from tests.replica.ports import Ports
 ME = NodeId(1)
 OTHER = NodeId(2)
 
-settle = trio.testing.wait_all_tasks_blocked
+run_until_idle = trio.testing.wait_all_tasks_blocked
 
 
 class MemorySocket:
-    """The server's end of a connection in memory. `room`: what the peer's window takes."""
+    """The server's end of an in-memory connection. `room`: what the peer's window takes."""
 
     def __init__(self, network: MemoryNetwork, peer: str) -> None:
         self.network = network
@@ -83,7 +83,7 @@ class MemorySocket:
         if self.gone:
             raise ConnectionResetError
         if not view:
-            return 0  # as the system does: it looks like the end of the stream
+            return 0  # as the kernel does: it looks like the end of the stream
         taken = min(len(self.incoming), len(view))
         if not taken and not self.at_end:
             raise BlockingIOError
@@ -176,7 +176,7 @@ class MemoryNetwork:
 
 
 class Client:
-    """The other end: requests as mappings or bytes, responses decoded by their declaration."""
+    """The client's end: requests as mappings or bytes, responses decoded by their declaration."""
 
     def __init__(self, rig: Rig, sock: MemorySocket) -> None:
         self.rig = rig
@@ -185,7 +185,7 @@ class Client:
         self.awaited: deque[tuple[Api, int, int]] = deque()
 
     def send(self, data: bytes | bytearray) -> None:
-        """Raw bytes, as they are."""
+        """Send raw bytes."""
         self.sock.incoming += data
         self.sock.network.news.set()
 
@@ -195,7 +195,7 @@ class Client:
     def post(
         self, name: str, version: int, body: Mapping[str, Any], *, responds: bool = True
     ) -> None:
-        """Send a request and do not wait."""
+        """Send a request without waiting."""
         api = apis.by_name(name)
         assert api is not None
         self.correlation_id += 1
@@ -226,9 +226,9 @@ class Client:
         return found
 
     async def request(self, name: str, version: int, body: Mapping[str, Any]) -> Any:
-        """Send a request, and return its response, which must come before time passes."""
+        """Send a request, and return its response, which must arrive before time passes."""
         self.post(name, version, body)
-        await settle()
+        await run_until_idle()
         (response,) = self.responses()
         return response
 
@@ -241,23 +241,23 @@ class Client:
         self.sock.network.news.set()
 
     def take(self, size: int) -> None:
-        """Open the window by so many bytes."""
+        """Open the window by that many bytes."""
         self.sock.room += size
         self.sock.network.news.set()
 
-    # -- the usual requests
+    # -- common requests
 
     async def produce(
         self, topic: str, records: bytes | bytearray | None, *, version: int = 9, **options: Any
     ) -> Any:
-        """The one partition's row."""
+        """The row of the one partition."""
         response = await self.request(
             "produce", version, self.rig.produce_body(topic, records, version=version, **options)
         )
         return response.responses[0].partition_responses[0]
 
     async def fetch(self, topic: str, offset: int, *, version: int = 12, **options: Any) -> Any:
-        """The one partition's row."""
+        """The row of the one partition."""
         response = await self.request(
             "fetch", version, self.rig.fetch_body(topic, offset, version=version, **options)
         )
@@ -316,7 +316,7 @@ class Rig:
     # -- metadata
 
     def change(self, *records: MetadataRecord) -> None:
-        """Let records take effect, and carry them out as the daemon does."""
+        """Apply records to the image, and carry them out as the daemon does."""
         self.changes += 1
         delta = Delta(self.changes)
         for record in records:
@@ -397,11 +397,11 @@ class Rig:
         sock = MemorySocket(self.network, f"{address}:{1000 + len(self.server._connections)}")
         self.listeners[kind].backlog.append(sock)
         self.listeners[kind].arrived.set()
-        await settle()
+        await run_until_idle()
         return Client(self, sock)
 
     def name_of(self, topic: str, since_id: int, version: int) -> dict[str, Any]:
-        """A topic as this version names it."""
+        """A topic as this version identifies it."""
         if version < since_id:
             return {"topic": topic, "name": topic}
         return {"topic_id": self.image.topics[topic].topic_id}
@@ -457,7 +457,7 @@ def values(records: Any) -> list[bytes]:
 
 @asynccontextmanager
 async def rig(directory: Path, **options: str) -> AsyncIterator[Rig]:
-    """A server that runs, for the length of the block. Options with underscores for dots."""
+    """A running server, for the length of the block. Options with underscores for dots."""
     made = Rig(directory, **options)
     await made.logs.start()
     made.register(ME, OTHER)

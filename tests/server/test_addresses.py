@@ -1,5 +1,5 @@
-"""Which connection is closed for a new one: against a search of all connections, and
-its cost in a flood.
+"""Which connection is closed for a new one: compared with a search of all connections, and its cost
+in a flood.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Connection:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_it_is_the_longest_idle_of_the_address_with_the_most(seed: int) -> None:
+def test_the_longest_idle_of_the_busiest_address_is_closed(seed: int) -> None:
     chance = random.Random(seed)
     addresses: Addresses[Connection] = Addresses()
     connections: list[Connection] = []
@@ -51,8 +51,8 @@ def test_it_is_the_longest_idle_of_the_address_with_the_most(seed: int) -> None:
         )
 
 
-def test_a_new_connection_in_a_flood_needs_no_walk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counted: entries that go back into a heap, and heaps that are made anew."""
+def test_a_new_connection_in_a_flood_needs_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted: entries pushed back into a heap, and heaps that are rebuilt."""
     steps = Counter[str]()
 
     def counted(name: str) -> None:

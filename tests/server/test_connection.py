@@ -1,5 +1,5 @@
-"""The connection core against a scripted socket: framing at every split, order of responses,
-bounds, and the end.
+"""The connection core with a scripted socket: framing at every split, order of responses, bounds,
+and the end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FRAME_SECONDS_MAX = 0.02
 
 
 class ScriptedSocket:
-    """Gives what `incoming` holds, a piece a call; takes `room` bytes a call."""
+    """Returns `incoming`, a piece a call; accepts `room` bytes a call."""
 
     peer = "test:1"
 
@@ -91,7 +91,7 @@ class ScriptedPoller:
 
 
 class ScriptedOwner:
-    """A server of one connection. It keeps every request, and responds unless a test does."""
+    """A server of one connection. It stores every request, and responds unless a test does."""
 
     request_bytes_max = 1 << 20
 
@@ -157,7 +157,7 @@ class ScriptedOwner:
     def closed(self, connection: Connection) -> None: ...
 
     def turn(self) -> None:
-        """What the server does: everyone who is ready, then the end of the turn."""
+        """A turn of the server: all ready connections, then the end of the turn."""
         events = self.scripted.watched.get(id(self.sock), 0)
         if self.sock.incoming and events & READABLE:
             self.connection.on_ready(READABLE)
@@ -239,7 +239,7 @@ def test_responses_are_sent_in_the_order_of_the_requests() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 7, -1, -(2**31), 2**31 - 1, (1 << 20) + 1])
-def test_a_frame_of_an_impossible_size_closes_the_connection_before_anything_is_allocated(
+def test_an_impossible_frame_size_closes_the_connection_at_once(
     size: int,
 ) -> None:
     owner = ScriptedOwner()
@@ -280,7 +280,7 @@ def test_a_declared_length_alone_costs_no_memory() -> None:
     assert 0 < owner.requests_pool.bytes <= 64 * 1024
 
 
-def test_requests_behind_a_barrier_wait_and_go_on() -> None:
+def test_requests_behind_a_barrier_wait_and_continue() -> None:
     owner = ScriptedOwner(echo=False)
     owner.connection.barrier = True
     owner.sock.incoming = [frame(b"request1") + frame(b"request2")]
@@ -340,7 +340,7 @@ def test_a_slow_reader_gets_everything_and_is_not_read_meanwhile(tmp_path: Path)
     file.close()
 
 
-def test_a_file_that_is_shorter_than_promised_closes_the_connection(tmp_path: Path) -> None:
+def test_a_file_shorter_than_announced_closes_the_connection(tmp_path: Path) -> None:
     file = OsDisk().open(tmp_path / "file", create=True)
     file.append([b"short"])
     owner = ScriptedOwner(echo=False)
@@ -374,7 +374,7 @@ def test_a_hang_up_closes_a_connection_that_is_not_read() -> None:
     assert owner.requests_pool.bytes == 0
 
 
-def test_a_late_frame_is_noticed_but_held_requests_are_not_late() -> None:
+def test_a_late_frame_is_detected_but_held_requests_are_not_late() -> None:
     owner = ScriptedOwner()
     owner.sock.incoming = [frame(b"12345678")[:9]]
     owner.run()
@@ -398,7 +398,7 @@ def test_a_protocol_error_in_a_request_closes_this_connection() -> None:
     assert owner.sock.closed
 
 
-def test_a_frame_keeps_its_bytes_until_the_turn_ends_and_its_buffer_serves_again_after_it() -> None:
+def test_a_frame_keeps_its_buffer_until_the_turn_ends() -> None:
     owner = ScriptedOwner()
     seen: list[memoryview] = []
     buffers: list[int] = []
@@ -415,7 +415,7 @@ def test_a_frame_keeps_its_bytes_until_the_turn_ends_and_its_buffer_serves_again
     bodies = [bytes([number]) * 500_000 for number in range(4)]
     for body in bodies:
         owner.sock.incoming.append(frame(body))
-    while len(seen) < 2:  # two frames in one turn: readable again and again, and no end of the turn
+    while len(seen) < 2:  # two frames in one turn: readable repeatedly, without an end of the turn
         owner.connection.on_ready(READABLE)
     assert [bytes(view) for view in seen] == bodies[:2]
     owner.run()
@@ -426,7 +426,7 @@ def test_a_frame_keeps_its_bytes_until_the_turn_ends_and_its_buffer_serves_again
 
 
 def test_no_step_takes_long_for_a_large_frame() -> None:
-    """A buffer of 64 MiB that is filled with zeros, and a copy of what has arrived, take 40 ms."""
+    """Zeroing a buffer of 64 MiB, and copying the received bytes, take 40 ms."""
     body = bytes(range(256)) * (90 * 4096)
     tried = []
     for _ in range(TRIES):
@@ -463,9 +463,7 @@ def test_a_large_frame_whose_buffer_is_in_use_elsewhere_grows_by_a_copy() -> Non
 
 
 def test_after_the_end_of_the_stream_nothing_more_is_received() -> None:
-    """Where a process died, the one that follows it under the same node's id need not wait
-    for that.
-    """
+    """After a process died, its successor under the same node id need not wait for that."""
     owner = ScriptedOwner(echo=False)
     owner.now = 5.0
     owner.sock.incoming.append(b"\0\0\0\x08" + bytes(8))

@@ -1,6 +1,4 @@
-"""The dispatcher: what closes a connection, what holds it back, and what a handler's
-mistake costs.
-"""
+"""The dispatcher: what closes a connection, what delays it, and what a handler's error affects."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ from mqd.protocol.primitives import pack_unsigned_varint
 from mqd.protocol.schema import encode_request_header
 from mqd.server.context import CLIENT, PEER
 from tests.log.support import batch
-from tests.server.rig import Client, Rig, rig, settle
+from tests.server.rig import Client, Rig, rig, run_until_idle
 
 PRODUCE = 0
 FETCH = 1
@@ -71,9 +69,7 @@ UNDECODABLE = {
 
 
 @pytest.mark.parametrize("name", UNDECODABLE)
-async def test_what_no_version_allows_closes_its_connection_and_no_other(
-    tmp_path: Path, name: str
-) -> None:
+async def test_an_invalid_version_closes_only_its_connection(tmp_path: Path, name: str) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         bad, good = await node.connect(), await node.connect()
@@ -81,7 +77,7 @@ async def test_what_no_version_allows_closes_its_connection_and_no_other(
         bad.post("list_offsets", 7, {"topics": []})
         bad.send_frame(UNDECODABLE[name])
         bad.post("produce", 9, node.produce_body("t", batch(b"never")))
-        await settle()
+        await run_until_idle()
         assert bad.sock.closed
         assert good.responses()[0].responses[0].partition_responses[0].error_code == 0
         assert node.partition("t").log.log_end_offset == 1
@@ -94,7 +90,7 @@ async def test_client_ids_may_be_null_empty_long_and_change(tmp_path: Path) -> N
         body = pack(">ii", -1, 0)
         for client_id in (None, b"", "ü".encode() * 1000, None, b"x"):
             client.send_frame(head(LIST_OFFSETS, 1, client_id) + body)
-        await settle()
+        await run_until_idle()
         assert len(client.frames()) == 5
 
 
@@ -108,7 +104,7 @@ async def test_a_produce_of_a_client_whose_id_is_not_utf_8_is_not_appended(tmp_p
             head(0, 8, b"\xff\xfe")
             + api.encode_request(8, node.produce_body("t", batch(b"a"), version=8))
         )
-        await settle()
+        await run_until_idle()
         assert client.sock.closed
         assert node.partition("t").log.log_end_offset == 0
 
@@ -132,15 +128,15 @@ async def test_tags_in_the_header_of_a_hot_request_are_skipped(
         header = encode_request_header(declared, version, 1, "test")
         assert header[-1] == 0
         client.send_frame(header[:-1] + b"\x01\x05\x03abc" + body)
-        await settle()
+        await run_until_idle()
         assert len(client.frames()) == 1
         assert decode(memoryview(body), 0, len(body), version)
 
 
-# -- who is served where
+# -- access by listener
 
 
-async def test_peers_are_served_more(tmp_path: Path) -> None:
+async def test_peers_are_served_more_apis(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         peer, client = await node.connect(PEER), await node.connect(CLIENT)
         received: list[tuple[str, bytes]] = []
@@ -158,11 +154,11 @@ async def test_peers_are_served_more(tmp_path: Path) -> None:
         )
         peer.send_frame(head(32_000, 0, None) + b"I am 2")
         peer.send_frame(head(32_001, 0) + b"vote")
-        await settle()
+        await run_until_idle()
         assert received == [("hello", b"I am 2"), ("2", b"vote")]
         assert not peer.sock.closed
         client.send_frame(head(32_000, 0, None) + b"I am 2")
-        await settle()
+        await run_until_idle()
         assert client.sock.closed
         assert len(received) == 2
 
@@ -181,7 +177,7 @@ async def test_before_the_handshake_only_api_versions_is_served(
         node.raft.receive_handshake = lambda handshake, body, correlation_id: b""
         client = await node.connect(PEER)
         client.post("api_versions", 0, {})
-        await settle()
+        await run_until_idle()
         assert len(client.responses()) == 1
         requests: list[tuple[str, int, Mapping[str, Any]]] = [
             ("list_offsets", 1, {"topics": []}),
@@ -192,7 +188,7 @@ async def test_before_the_handshake_only_api_versions_is_served(
         for name, version, body in requests:
             client = await node.connect(PEER)
             client.post(name, version, body)
-            await settle()
+            await run_until_idle()
             assert client.sock.closed and not client.sock.sent
         peer = await node.connect(PEER)
         peer.send_frame(head(32_000, 0, None) + b"I am 2")
@@ -200,7 +196,7 @@ async def test_before_the_handshake_only_api_versions_is_served(
 
 
 @pytest.mark.parametrize("version", [4, 12, 17])
-async def test_what_carries_no_epoch_and_no_node_sends_is_not_served_to_peers(
+async def test_apis_that_nodes_never_send_are_not_served_to_peers(
     tmp_path: Path, version: int
 ) -> None:
     async with rig(tmp_path) as node:
@@ -215,13 +211,13 @@ async def test_what_carries_no_epoch_and_no_node_sends_is_not_served_to_peers(
             received = {row.api_key for row in (await peer.request("api_versions", 0, {})).api_keys}
             assert PRODUCE not in received and {FETCH, ALTER_PARTITION} <= received
             peer.post(name, at, body)
-            await settle()
+            await run_until_idle()
             assert peer.sock.closed and not peer.sock.sent
         assert node.partition("t").log.log_end_offset == 0
 
 
 def replaced(node: Rig, api_key: int, handle: Any, *, failed: Any = None) -> None:
-    """Handle an API by another function."""
+    """Replace the handler of an API."""
     for handlers in node.server.dispatcher._handlers.values():
         handler = handlers[api_key]
         handler.handle, handler.failed = handle, failed
@@ -233,7 +229,7 @@ def described(cluster: str) -> Mapping[str, Any]:
 
 async def metadata_requested(client: Client) -> None:
     client.post("describe_cluster", 0, {})
-    await settle()
+    await run_until_idle()
 
 
 def failed(request: Any, error: MqError) -> Mapping[str, Any]:
@@ -262,7 +258,7 @@ async def test_a_refused_request_gets_a_response_in_its_format(
 
 
 class Gate:
-    """A handler that waits until it may go on, and says how many are in it."""
+    """A handler that waits for the test, and counts the calls inside it."""
 
     def __init__(self) -> None:
         self.opened = trio.Event()
@@ -274,7 +270,7 @@ class Gate:
         return described("late")
 
 
-async def test_a_coroutine_holds_back_what_is_behind_it_and_no_other_connection(
+async def test_a_coroutine_delays_only_its_own_connection(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as node:
@@ -285,11 +281,11 @@ async def test_a_coroutine_holds_back_what_is_behind_it_and_no_other_connection(
         await metadata_requested(held)
         held.post("produce", 9, node.produce_body("t", batch(b"behind")))
         held.post("describe_cluster", 0, {})
-        await settle()
+        await run_until_idle()
         assert (gate.inside, held.responses(), node.partition("t").log.log_end_offset) == (1, [], 0)
         assert (await free.produce("t", batch(b"free"))).base_offset == 0
         gate.opened.set()
-        await settle()
+        await run_until_idle()
         first, second, third = held.responses()
         assert (first.cluster_id, third.cluster_id) == ("late", "late")
         assert second.responses[0].partition_responses[0].base_offset == 1
@@ -305,12 +301,12 @@ async def test_a_task_behind_a_parked_produce_responds_after_it(tmp_path: Path) 
         client.post("produce", 9, node.produce_body("t", batch(b"a")))
         await metadata_requested(client)
         client.post("list_offsets", 1, {"topics": []})
-        await settle()
+        await run_until_idle()
         assert (gate.inside, client.responses()) == (1, [])
         log = node.partition("t").log
         log.on_synced(1)
         node.replica.on_durable(log)
-        await settle()
+        await run_until_idle()
         assert len(client.responses()) == 3
 
 
@@ -323,16 +319,16 @@ async def test_a_client_that_disconnects_during_its_request_leaves_nothing(
         client = await node.connect()
         await metadata_requested(client)
         client.reset()
-        await settle()
+        await run_until_idle()
         assert client.sock.closed
         gate.opened.set()
-        await settle()
+        await run_until_idle()
         assert not client.sock.sent
         assert node.server.statistics().connections == 0
 
 
 class Work(Gate):
-    """The same, and it says how many have ended."""
+    """The same; it also counts the calls that have ended."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -345,8 +341,8 @@ class Work(Gate):
             self.ended += 1
 
 
-async def test_only_some_requests_that_read_are_carried_out_at_once(tmp_path: Path) -> None:
-    """The rows of each may take megabytes, and a connection costs its client nothing."""
+async def test_concurrent_reading_requests_are_bounded(tmp_path: Path) -> None:
+    """The rows of each response may take megabytes, and a connection costs its client nothing."""
     async with rig(tmp_path) as node:
         work = Work()
         replaced(node, DESCRIBE_CLUSTER, work.handle)
@@ -355,12 +351,12 @@ async def test_only_some_requests_that_read_are_carried_out_at_once(tmp_path: Pa
             await metadata_requested(client)
         assert work.inside == READ_AT_ONCE
         work.opened.set()
-        await settle()
+        await run_until_idle()
         assert [len(client.responses()) for client in clients] == [1] * len(clients)
 
 
 async def test_work_for_a_connection_ends_when_it_closes(tmp_path: Path) -> None:
-    """Also that which waits for its turn: a client that comes and goes must not leave work
+    """Also work that waits for its turn: a client that connects and disconnects must not leave work
     behind.
     """
     async with rig(tmp_path) as node:
@@ -371,7 +367,7 @@ async def test_work_for_a_connection_ends_when_it_closes(tmp_path: Path) -> None
             await metadata_requested(client)
         for client in clients:
             client.reset()
-        await settle()
+        await run_until_idle()
         assert (work.inside, work.ended) == (READ_AT_ONCE, READ_AT_ONCE)
         work.opened.set()
         late = await node.connect()
@@ -398,19 +394,19 @@ class Joining(Gate):
         return {"error_code": 0, "protocol_name": "r"}
 
 
-async def test_large_joins_wait_for_a_place_to_be_decoded(tmp_path: Path) -> None:
+async def test_large_joins_wait_for_a_slot_to_be_decoded(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         work = Work()
         replaced(node, JOIN_GROUP, work.handle)
         clients = [await node.connect() for _ in range(LARGE_REQUESTS_AT_ONCE + 3)]
         for client in clients:
             client.send_frame(large_join())
-        await settle()
+        await run_until_idle()
         assert work.inside == LARGE_REQUESTS_AT_ONCE
         for client in clients[:2]:
             client.reset()
         work.opened.set()
-        await settle()
+        await run_until_idle()
         assert [len(client.frames()) for client in clients[2:]] == [1] * (len(clients) - 2)
         assert (
             node.server.memory.request_pool(CLIENT).bytes
@@ -419,27 +415,27 @@ async def test_large_joins_wait_for_a_place_to_be_decoded(tmp_path: Path) -> Non
         )
 
 
-async def test_joins_that_wait_for_members_have_no_place_and_no_frame(tmp_path: Path) -> None:
+async def test_joins_that_wait_for_members_hold_no_slot_and_no_frame(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         joining = Joining()
         replaced(node, JOIN_GROUP, joining.handle)
         clients = [await node.connect() for _ in range(LARGE_REQUESTS_AT_ONCE + 3)]
         for client in clients:
             client.send_frame(large_join())
-        await settle()
+        await run_until_idle()
         assert joining.inside == len(clients)
         assert node.server.memory.request_pool(CLIENT).bytes == 0
         joining.opened.set()
-        await settle()
+        await run_until_idle()
         assert [len(client.frames()) for client in clients] == [1] * len(clients)
 
 
-# -- mistakes of ours
+# -- bugs in mqd
 
 
 @pytest.mark.plants_a_bug
 @pytest.mark.parametrize("is_async", [False, True])
-async def test_a_bug_in_a_handler_costs_one_connection(
+async def test_a_bug_in_a_handler_closes_one_connection(
     tmp_path: Path, is_async: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(context: Any, request: Any) -> Mapping[str, Any]:
@@ -460,7 +456,7 @@ async def test_a_bug_in_a_handler_costs_one_connection(
 @pytest.mark.plants_a_bug
 @pytest.mark.parametrize("api", ["produce", "fetch"])
 @pytest.mark.parametrize("is_resumed", [False, True])
-async def test_a_bug_on_the_hot_path_costs_one_connection(
+async def test_a_bug_on_the_hot_path_closes_one_connection(
     tmp_path: Path,
     api: str,
     is_resumed: bool,
@@ -486,7 +482,7 @@ async def test_a_bug_on_the_hot_path_costs_one_connection(
             patch.setattr(node.server.dispatcher, f"_{api}", broken)
             body = node.produce_body("t", batch()) if api == "produce" else node.fetch_body("t", 0)
             bad.post(api, 9 if api == "produce" else 12, body)
-            await settle()
+            await run_until_idle()
         assert bad.sock.closed and node.server.statistics().bugs == 1
         assert "bug in a handler" in caplog.text
         assert (await good.produce("t", batch())).error_code == 0
@@ -504,11 +500,11 @@ async def test_a_bug_in_a_core_stops_the_node(
             client = await node.connect()
             monkeypatch.setattr("mqd.log.manager.writing.plan_append", broken)
             client.post("produce", 9, node.produce_body("t", batch()))
-            await settle()
+            await run_until_idle()
 
 
 async def survives(tmp_path: Path, handle: Any) -> bool:
-    """Whether the node still serves others after one connection met this handler."""
+    """Whether the node still serves other connections after one connection met this handler."""
     try:
         async with rig(tmp_path) as node:
             replaced(node, DESCRIBE_CLUSTER, handle)
@@ -548,7 +544,7 @@ async def test_each_request_counts_once(tmp_path: Path, mock_clock: MockClock) -
         client, producer = await node.connect(), await node.connect()
         for _ in range(2):
             client.post("fetch", 12, node.fetch_body("t", 0, session_epoch=0, max_wait_ms=10_000))
-        await settle()
+        await run_until_idle()
         await producer.produce("t", batch(b"a"))
         assert len(client.responses()) == 2
         assert node.server.statistics().requests == 3
@@ -570,7 +566,7 @@ async def test_a_node_without_contact_disconnects_the_client_after_its_metadata(
         client.post("produce", 9, node.produce_body("t", batch(b"refused")))
         client.post("metadata", 9, {"topics": [{"name": "t"}]})
         client.post("produce", 9, node.produce_body("t", batch(b"lost")))
-        await settle()
+        await run_until_idle()
         refused, metadata = client.responses()
         assert (
             refused.responses[0].partition_responses[0].error_code
@@ -589,11 +585,11 @@ async def test_a_node_without_contact_disconnects_the_client_after_its_metadata(
         assert (await other.produce("t", batch(b"a"))).error_code == 0
 
 
-async def test_the_connection_closes_after_a_response_that_waited_for_its_turn(
+async def test_the_connection_closes_after_a_queued_response(
     tmp_path: Path,
 ) -> None:
-    """Whole frames in one piece behind Metadata are dropped with the connection, whether
-    they were kept or not.
+    """Whole frames in one piece after Metadata are dropped with the connection, whether they were
+    held or not.
     """
     async with rig(tmp_path) as node:
         node.create("t")
@@ -602,19 +598,19 @@ async def test_the_connection_closes_after_a_response_that_waited_for_its_turn(
         node.replica.set_in_contact(False)
         for _ in range(3):
             client.post("metadata", 9, {"topics": [{"name": "t"}]})
-        await settle()
+        await run_until_idle()
         assert not client.sock.closed
         client.take(1 << 20)
-        await settle()
+        await run_until_idle()
         assert len(client.responses()) == 1
         assert client.sock.closed
 
 
-async def test_a_client_that_reconnects_to_a_node_without_contact_stays_longer_each_time(
+async def test_a_client_of_a_node_without_contact_stays_longer_each_time(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
-    """Clients wait longer after each connection that they lost, and the other nodes may
-    know no more than this one.
+    """Clients wait longer after each lost connection, and the other nodes may have metadata that is
+    no newer.
     """
     async with rig(tmp_path) as node:
         node.create("t")

@@ -1,5 +1,5 @@
-"""Connections share the event loop: each gets a slice in turn, and the one that has used
-the least goes first.
+"""Connections share the event loop: each gets a slice in turn, and the one with the least use goes
+first.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import pytest
 from mqd.limits import IN_FLIGHT_REQUESTS_MAX, SLICE_SECONDS_MAX, TURN_SECONDS_MAX
 from mqd.server.connection import RESUME
 from tests.log.support import HandClock
-from tests.server.rig import Client, Rig, rig, settle
+from tests.server.rig import Client, Rig, rig, run_until_idle
 from tests.server.test_connection import ScriptedOwner, frame
 
 
-def resumes_until_all_is_answered(
+def resumes_until_all_have_a_response(
     owner: ScriptedOwner, later: list[object], requests: list[bytes]
 ) -> None:
     while later:
@@ -36,7 +36,7 @@ def test_a_connection_whose_slice_is_over_resumes_later(monkeypatch: pytest.Monk
     owner.sock.incoming = [b"".join(map(frame, requests))]
     owner.run()
     assert owner.requests == requests[:1]
-    resumes_until_all_is_answered(owner, later, requests)
+    resumes_until_all_have_a_response(owner, later, requests)
 
 
 class BusyClock(HandClock):
@@ -49,7 +49,7 @@ class BusyClock(HandClock):
 
 
 class Costly:
-    """Each request takes time by the clock; who waited how long is noted."""
+    """Each request takes time by the clock; the waiting times are recorded."""
 
     def __init__(self, node: Rig, seconds: float) -> None:
         self.clock = BusyClock()
@@ -82,7 +82,7 @@ class Costly:
 @pytest.mark.parametrize(
     ("arrive_at", "slices"), [(20, 50), (1200, 1)], ids=["beside newcomers", "beside hogs"]
 )
-async def test_a_light_connection_waits_for_one_slice_of_each_newcomer_at_most(
+async def test_a_light_connection_waits_for_one_slice_of_each_new_one(
     tmp_path: Path, seconds: float, arrive_at: int, slices: int
 ) -> None:
     async with rig(tmp_path) as node:
@@ -93,41 +93,41 @@ async def test_a_light_connection_waits_for_one_slice_of_each_newcomer_at_most(
         for hog in hogs:
             for _ in range(40):
                 hog.post("api_versions", 3, {})
-        await settle()
+        await run_until_idle()
         assert costly.count == 50 * 40
         (waited,) = costly.waited
         assert waited <= TURN_SECONDS_MAX + slices * (SLICE_SECONDS_MAX + 2 * seconds)
         assert all(len(hog.responses()) == 40 for hog in hogs)
 
 
-async def test_a_slice_that_the_machine_stretched_costs_its_connection_one_slice(
+async def test_a_slice_delayed_by_the_machine_counts_as_one_slice(
     tmp_path: Path,
 ) -> None:
-    """It counts as it would without the other processes of the machine."""
+    """It counts as if the machine had no other processes."""
     async with rig(tmp_path) as node:
         hogs, good = [await node.connect() for _ in range(20)], await node.connect()
         costly = Costly(node, 0.02)
         good.post("api_versions", 3, {})
-        await settle()
+        await run_until_idle()
         costly.seconds = 0.001
         for hog in hogs:
             for _ in range(40):
                 hog.post("api_versions", 3, {})
         good.post("api_versions", 3, {})
-        await settle()
+        await run_until_idle()
         served_before = costly.served.index(good.sock, 1)
         assert served_before <= 20 * (SLICE_SECONDS_MAX / costly.seconds + 2), served_before
         assert len(good.responses()) == 2
 
 
-async def test_hogs_get_equal_shares_of_the_time(tmp_path: Path) -> None:
+async def test_heavy_connections_get_equal_shares_of_the_time(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         hogs = [await node.connect() for _ in range(5)]
         costly = Costly(node, 0.003)
         for hog in hogs:
             for _ in range(200):
                 hog.post("api_versions", 3, {})
-        await settle()
+        await run_until_idle()
         half = costly.served[: len(costly.served) // 2]
         counts = [half.count(hog.sock) for hog in hogs]
         assert max(counts) - min(counts) <= 4, counts

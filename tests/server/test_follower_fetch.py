@@ -1,5 +1,5 @@
-"""Fetches of followers through the whole server: who may send them, what moves the high watermark,
-what waits and what wakes it.
+"""Fetches of followers through the whole server: who may send them, what advances the high
+watermark, what is parked and what wakes it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from mqd.log.disk.segment_reading import seek
 from mqd.server.context import CLIENT, PEER
 from mqd.types import IsrChange, IsrOutcome, NodeId
 from tests.log.support import batch
-from tests.server.rig import ME, OTHER, Client, Rig, rig, settle, values
+from tests.server.rig import ME, OTHER, Client, Rig, rig, run_until_idle, values
 
 THIRD = NodeId(3)
 VERSION = 17
 
 
 class Follower:
-    """A follower of one topic's partitions by an incremental session, as bytes on a connection."""
+    """A follower of one topic's partitions with an incremental session, as bytes on a
+    connection.
+    """
 
     def __init__(self, node: Rig, client: Client, node_id: NodeId = OTHER) -> None:
         self.node, self.client, self.node_id = node, client, node_id
@@ -82,7 +84,7 @@ class Follower:
         }
 
     async def fetch(self, *requested: tuple[str, int, int], **options: Any) -> Any:
-        """One round of the session, with its response at once."""
+        """One round of the session, with an immediate response."""
         response = await self.client.request("fetch", VERSION, self.body(*requested, **options))
         self.received(response)
         return response
@@ -93,7 +95,7 @@ class Follower:
 
     async def park(self, *requested: tuple[str, int, int], **options: Any) -> None:
         self.client.post("fetch", VERSION, self.body(*requested, max_wait_ms=10_000, **options))
-        await settle()
+        await run_until_idle()
         assert self.client.responses() == []
 
     def response(self) -> Any:
@@ -166,11 +168,11 @@ async def test_epochs_fence_followers(tmp_path: Path) -> None:
         assert node.partition("t").followers[OTHER].end_offset == -1
 
 
-async def test_a_fetch_of_an_earlier_registration_is_fenced_after_the_first_of_the_next(
+async def test_a_fetch_of_an_earlier_registration_is_fenced(
     tmp_path: Path,
 ) -> None:
-    """Though this node does not know that registration yet: what the earlier life had may
-    be lost.
+    """Although this node has not applied that registration yet: the records of the earlier process
+    may be lost.
     """
     async with rig(tmp_path) as node:
         replicated(node, isr=(ME,))
@@ -194,7 +196,7 @@ async def test_a_fetch_of_an_earlier_registration_is_fenced_after_the_first_of_t
         assert node.partition("t").followers[OTHER].end_offset == -1
 
 
-async def test_a_registration_that_is_not_known_here_acknowledges_nothing_until_it_is(
+async def test_an_unknown_registration_acknowledges_nothing(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as node:
@@ -202,7 +204,7 @@ async def test_a_registration_that_is_not_known_here_acknowledges_nothing_until_
         await produce_quietly(node, b"a")
         follower = await Follower.connect(node)
         epoch = node.image.brokers[OTHER].epoch
-        # the record of the next registration, behind that which forgets this one
+        # the record of the next registration, after the record that removes this one
         later = node.changes + 2
         assert (
             row(await follower.fetch(("t", 0, 1), broker_epoch=later)).error_code
@@ -222,7 +224,7 @@ async def test_a_registration_that_is_not_known_here_acknowledges_nothing_until_
         assert node.partition("t").followers[OTHER].end_offset == 1
 
 
-async def test_partitions_that_are_not_here_stay_in_no_session(tmp_path: Path) -> None:
+async def test_partitions_of_other_leaders_stay_in_no_session(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         replicated(node)
         follower = await Follower.connect(node)
@@ -240,8 +242,8 @@ async def test_partitions_that_are_not_here_stay_in_no_session(tmp_path: Path) -
 
 
 async def test_a_session_ends_with_the_registration_of_its_node(tmp_path: Path) -> None:
-    """Else partitions where nothing happens, which it need not name, would be known under
-    the earlier broker epoch only.
+    """Otherwise idle partitions, which fetches need not name, would be known only under the earlier
+    broker epoch.
     """
     async with rig(tmp_path) as node:
         replicated(node, partitions=2, isr=(ME,))
@@ -262,7 +264,7 @@ async def test_a_session_ends_with_the_registration_of_its_node(tmp_path: Path) 
         ]
 
 
-async def test_who_stops_fetching_a_partition_is_not_taken_in_by_what_it_had(
+async def test_a_follower_that_stopped_fetching_does_not_rejoin_the_isr(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as node:
@@ -279,7 +281,7 @@ async def test_who_stops_fetching_a_partition_is_not_taken_in_by_what_it_had(
 
 
 @pytest.mark.parametrize("others_alive", [True, False])
-async def test_a_damaged_batch_that_a_follower_cannot_copy_is_found(
+async def test_a_damaged_batch_that_a_follower_cannot_copy_is_detected(
     tmp_path: Path, others_alive: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with rig(tmp_path) as node:
@@ -316,14 +318,14 @@ async def produce_quietly(node: Rig, value: bytes) -> None:
     await producer.request("produce", 9, node.produce_body("t", batch(value), acks=1))
 
 
-async def test_who_is_no_replica_as_far_as_is_known_asks_again(tmp_path: Path) -> None:
+async def test_an_unknown_replica_retries(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("t", replicas=(ME, THIRD), isr=(ME,))
         follower = await Follower.connect(node)
         assert row(await follower.fetch(("t", 0, 0))).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
-async def test_who_does_not_lead_gives_nothing_to_followers(tmp_path: Path) -> None:
+async def test_a_follower_returns_nothing_to_other_followers(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.register(THIRD)
         replicated(node)
@@ -335,18 +337,20 @@ async def test_who_does_not_lead_gives_nothing_to_followers(tmp_path: Path) -> N
         )
 
 
-# -- what a fetch says
+# -- the contents of a fetch
 
 
-async def produce_unanswered(node: Rig, value: bytes, acks: int = -1, partition: int = 0) -> Client:
-    """A produce that waits for followers."""
+async def produce_without_response(
+    node: Rig, value: bytes, acks: int = -1, partition: int = 0
+) -> Client:
+    """A produce request that waits for followers."""
     producer = await node.connect()
     producer.post(
         "produce",
         9,
         node.produce_body("t", batch(value), acks=acks, partition=partition, timeout_ms=10_000),
     )
-    await settle()
+    await run_until_idle()
     assert producer.responses() == []
     return producer
 
@@ -357,12 +361,12 @@ async def test_followers_read_to_the_end_and_their_next_fetch_commits(
     async with rig(tmp_path) as node:
         replicated(node, min_insync_replicas="2")
         follower, consumer = await Follower.connect(node), await node.connect()
-        producer = await produce_unanswered(node, b"a")
+        producer = await produce_without_response(node, b"a")
         got = row(await follower.fetch(("t", 0, 0)))
         assert (got.high_watermark, values(got.records)) == (0, [b"a"])
         assert producer.responses() == []
         consumer.post("fetch", 12, node.fetch_body("t", 0, max_wait_ms=10_000))
-        await settle()
+        await run_until_idle()
         assert consumer.responses() == []
         await follower.park(("t", 0, 1))
         (produced,) = producer.responses()
@@ -372,23 +376,23 @@ async def test_followers_read_to_the_end_and_their_next_fetch_commits(
         assert node.partition("t").high_watermark == 1
 
 
-async def test_what_was_written_before_a_consumer_waited_wakes_it_when_it_is_committed(
+async def test_a_commit_of_earlier_records_wakes_a_parked_consumer(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
         replicated(node)
         follower, consumer = await Follower.connect(node), await node.connect()
-        await produce_unanswered(node, b"a")
+        await produce_without_response(node, b"a")
         await follower.fetch(("t", 0, 0))
-        await produce_unanswered(node, b"b")
+        await produce_without_response(node, b"b")
         await follower.fetch(("t", 0, 1))  # commits the first of two
         for offset, value in enumerate((b"a", b"b")):
             consumer.post("fetch", 12, node.fetch_body("t", offset, max_wait_ms=10_000))
-            await settle()
+            await run_until_idle()
             if offset:
                 assert consumer.responses() == []
                 await follower.fetch(("t", 0, 2))
-                await settle()
+                await run_until_idle()
             (consumed,) = consumer.responses()
             assert values(row(consumed).records) == [value]
 
@@ -417,10 +421,10 @@ async def test_a_divergence_or_an_offset_out_of_range_acknowledges_nothing(tmp_p
         assert node.partition("t").followers[OTHER].end_offset == -1
 
 
-# -- what waits
+# -- parked fetches
 
 
-async def test_a_follower_wakes_by_what_is_written_and_gets_all_of_a_turn(
+async def test_an_append_wakes_a_follower_with_all_records_of_the_turn(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
@@ -433,7 +437,7 @@ async def test_a_follower_wakes_by_what_is_written_and_gets_all_of_a_turn(
             producer.post(
                 "produce", 9, node.produce_body("t", batch(b"x"), partition=index, acks=1)
             )
-        await settle()
+        await run_until_idle()
         response = follower.response()
         assert [(one.partition_index, values(one.records)) for one in rows(response)] == [
             (0, [b"x"]),
@@ -442,18 +446,18 @@ async def test_a_follower_wakes_by_what_is_written_and_gets_all_of_a_turn(
         await follower.park(("t", 0, 1), ("t", 2, 1))
 
 
-async def test_a_new_high_watermark_goes_along_at_the_latest_when_the_wait_is_over(
+async def test_a_new_high_watermark_is_sent_at_the_deadline_at_the_latest(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
         replicated(node)
         follower = await Follower.connect(node)
         await follower.fetch(("t", 0, 0))
-        await produce_unanswered(node, b"a")
+        await produce_without_response(node, b"a")
         await follower.fetch()
         await follower.park(("t", 0, 1))
         mock_clock.jump(10.001)
-        await settle()
+        await run_until_idle()
         assert row(follower.response()).high_watermark == 1
         await follower.park()  # sent once
 
@@ -465,17 +469,17 @@ async def test_a_high_watermark_that_another_follower_moved_is_sent_too(
         node.register(THIRD)
         replicated(node, isr=(ME, OTHER, THIRD))
         first, second = await Follower.connect(node), await Follower.connect(node, THIRD)
-        await produce_unanswered(node, b"a")
+        await produce_without_response(node, b"a")
         await first.fetch(("t", 0, 0))
         await first.park(("t", 0, 1))
         await second.fetch(("t", 0, 1))
         assert node.partition("t").high_watermark == 1
         mock_clock.jump(10.001)
-        await settle()
+        await run_until_idle()
         assert row(first.response()).high_watermark == 1
 
 
-async def test_where_consumers_read_from_followers_a_new_high_watermark_is_sent_at_once(
+async def test_a_new_high_watermark_is_sent_at_once_with_follower_reads(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
@@ -483,19 +487,19 @@ async def test_where_consumers_read_from_followers_a_new_high_watermark_is_sent_
         node.replica.parked.consumers_read_from_followers = True
         follower = await Follower.connect(node)
         await follower.fetch(("t", 0, 0))
-        await produce_unanswered(node, b"a")
+        await produce_without_response(node, b"a")
         await follower.fetch()
         assert row(await follower.fetch(("t", 0, 1), max_wait_ms=10_000)).high_watermark == 1
 
 
-async def test_a_role_that_changes_wakes_a_follower(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_change_of_role_wakes_a_follower(tmp_path: Path, mock_clock: MockClock) -> None:
     async with rig(tmp_path) as node:
         replicated(node)
         follower = await Follower.connect(node)
         await follower.fetch(("t", 0, 0))
         await follower.park()
         node.lead("t", OTHER)
-        await settle()
+        await run_until_idle()
         got = row(follower.response())
         assert (got.error_code, got.current_leader.leader_id) == (
             ErrorCode.FENCED_LEADER_EPOCH,
@@ -503,7 +507,7 @@ async def test_a_role_that_changes_wakes_a_follower(tmp_path: Path, mock_clock: 
         )
 
 
-async def test_what_found_no_room_comes_next(tmp_path: Path) -> None:
+async def test_partitions_without_room_come_next(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         replicated(node, partitions=3, isr=(ME,))
         client = await node.connect()
@@ -517,7 +521,7 @@ async def test_what_found_no_room_comes_next(tmp_path: Path) -> None:
             assert [one.partition_index for one in rows(response) if values(one.records)] == [index]
 
 
-async def test_a_session_of_many_costs_what_is_new(tmp_path: Path) -> None:
+async def test_the_cost_of_a_session_depends_on_its_changes(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         replicated(node, partitions=20, isr=(ME,))
         follower = await Follower.connect(node)
@@ -547,7 +551,7 @@ async def test_wrong_sessions_of_followers(
         assert (response.error_code, response.session_id) == (code, 0)
 
 
-async def test_a_follower_that_connects_anew_has_one_session(tmp_path: Path) -> None:
+async def test_a_follower_that_reconnects_has_one_session(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         replicated(node)
         for _ in range(3):
@@ -605,8 +609,8 @@ async def test_a_follower_that_caught_up_joins_by_the_controller(tmp_path: Path)
         assert not requested
         await follower.fetch(("t", 0, 1))
         while len(requested) < 2:
-            await settle()
-        await settle()
+            await run_until_idle()
+        await run_until_idle()
         assert requested[0] is requested[1]
         assert requested[0].isr == (
             (ME, node.image.brokers[ME].epoch),
@@ -618,7 +622,7 @@ async def test_a_follower_that_caught_up_joins_by_the_controller(tmp_path: Path)
 # -- consumers at followers, and racks (KIP-392)
 
 
-async def test_consumers_read_from_a_follower_up_to_the_high_watermark_that_it_knows(
+async def test_consumers_read_from_a_follower_up_to_its_high_watermark(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
@@ -638,11 +642,11 @@ async def test_consumers_read_from_a_follower_up_to_the_high_watermark_that_it_k
             await client.fetch("t", 3, version=12, current_leader_epoch=1)
         ).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
         client.post("fetch", 12, node.fetch_body("t", 1, max_wait_ms=10_000))
-        await settle()
+        await run_until_idle()
         assert client.responses() == []
         assert node.partition("t").follower_progress(2, 0)
         node.replica.follower_advanced(node.partition("t"))
-        await settle()
+        await run_until_idle()
         assert values(row(client.responses()[0]).records) == [b"b"]
         node.replica.set_in_contact(False)
         assert (
@@ -650,7 +654,7 @@ async def test_consumers_read_from_a_follower_up_to_the_high_watermark_that_it_k
         ).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_a_leader_sends_consumers_to_their_rack(tmp_path: Path) -> None:
+async def test_a_leader_refers_consumers_to_their_rack(tmp_path: Path) -> None:
     selector = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
     async with rig(tmp_path, replica_selector_class=selector) as node:
         replicated(node)
@@ -668,7 +672,7 @@ async def test_a_leader_sends_consumers_to_their_rack(tmp_path: Path) -> None:
 # -- out of contact
 
 
-async def test_out_of_contact_clients_are_sent_away_and_followers_are_not(
+async def test_out_of_contact_only_clients_are_refused(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
@@ -676,9 +680,9 @@ async def test_out_of_contact_clients_are_sent_away_and_followers_are_not(
         follower, consumer = await Follower.connect(node), await node.connect()
         await follower.fetch(("t", 0, 0))
         consumer.post("fetch", 12, node.fetch_body("t", 0, max_wait_ms=10_000))
-        producer = await produce_unanswered(node, b"a")
+        producer = await produce_without_response(node, b"a")
         node.replica.set_in_contact(False)
-        await settle()
+        await run_until_idle()
         (produced,) = producer.responses()
         refused = produced.responses[0].partition_responses[0]
         assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -704,9 +708,9 @@ async def test_waiting_produces_get_an_error_when_too_few_replicas_are_in_sync(
 ) -> None:
     async with rig(tmp_path) as node:
         replicated(node, min_insync_replicas="2")
-        producer = await produce_unanswered(node, b"a")
+        producer = await produce_without_response(node, b"a")
         node.lead("t", ME, isr=(ME,))
-        await settle()
+        await run_until_idle()
         (produced,) = producer.responses()
         assert (
             produced.responses[0].partition_responses[0].error_code
@@ -719,12 +723,12 @@ async def test_waiting_produces_get_an_error_when_too_few_replicas_are_in_sync(
         assert node.partition("t").log.log_end_offset == 2
 
 
-async def test_a_commit_that_does_not_come_times_out(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_missing_commit_times_out(tmp_path: Path, mock_clock: MockClock) -> None:
     async with rig(tmp_path) as node:
         replicated(node)
-        producer = await produce_unanswered(node, b"a")
+        producer = await produce_without_response(node, b"a")
         mock_clock.jump(10.001)
-        await settle()
+        await run_until_idle()
         (produced,) = producer.responses()
         assert (
             produced.responses[0].partition_responses[0].error_code == ErrorCode.REQUEST_TIMED_OUT
@@ -736,11 +740,11 @@ async def test_one_ack_waits_for_the_leader_s_own_sync_and_for_no_follower(
 ) -> None:
     async with rig(tmp_path) as node:
         replicated(node, flush_before_ack="true")
-        producer = await produce_unanswered(node, b"a", acks=1)
+        producer = await produce_without_response(node, b"a", acks=1)
         log = node.partition("t").log
         log.on_synced(log.written_end_offset)
         node.replica.on_durable(log)
-        await settle()
+        await run_until_idle()
         assert len(producer.responses()) == 1
         assert node.partition("t").high_watermark == 0
 
@@ -748,7 +752,7 @@ async def test_one_ack_waits_for_the_leader_s_own_sync_and_for_no_follower(
 # -- other requests
 
 
-async def test_a_new_leader_tells_the_end_when_it_knows_it(tmp_path: Path) -> None:
+async def test_a_new_leader_returns_the_end_when_it_is_known(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         replicated(node, isr=(ME,))
         client = await node.connect()
@@ -775,55 +779,57 @@ async def latest(client: Client, version: int, timestamp: int) -> Any:
     return response.topics[0].partitions[0]
 
 
-async def test_deleted_records_are_gone_everywhere_before_it_is_said(
+async def test_delete_records_responds_after_every_replica_has_deleted(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
         replicated(node)
         follower, client = await Follower.connect(node), await node.connect()
-        await produce_unanswered(node, b"a")
+        await produce_without_response(node, b"a")
         await follower.fetch(("t", 0, 1), log_start_offset=0)
         await follower.park()
         wanted = {"name": "t", "partitions": [{"partition_index": 0, "offset": 1}]}
         client.post("delete_records", 2, {"topics": [wanted], "timeout_ms": 5000})
-        await settle()
+        await run_until_idle()
         assert client.responses() == []
         assert row(follower.response()).log_start_offset == 1
         follower.client.post("fetch", VERSION, follower.body(("t", 0, 1), log_start_offset=1))
-        await settle()
+        await run_until_idle()
         (response,) = client.responses()
         done = response.topics[0].partitions[0]
         assert (done.low_watermark, done.error_code) == (1, 0)
         wanted["partitions"][0]["offset"] = 1  # type: ignore[index]  # the body is a mapping of objects
         node.partition("t").followers[OTHER].log_start_offset = 0
         client.post("delete_records", 2, {"topics": [wanted], "timeout_ms": 5000})
-        await settle()
+        await run_until_idle()
         mock_clock.jump(5.001)
-        await settle()
+        await run_until_idle()
         (response,) = client.responses()
         late = response.topics[0].partitions[0]
         assert (late.low_watermark, late.error_code) == (0, ErrorCode.REQUEST_TIMED_OUT)
 
 
-async def test_a_parked_follower_learns_what_retention_has_removed(tmp_path: Path) -> None:
+async def test_a_parked_follower_gets_the_log_start_after_retention(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         replicated(node)
         follower, log = await Follower.connect(node), node.partition("t").log
-        await produce_unanswered(node, b"a")
+        await produce_without_response(node, b"a")
         await follower.fetch(("t", 0, 1), log_start_offset=0)
         await follower.park()
         node.logs.checkpoint_high_watermark(log.topic_partition, 1)
         log.config = replace(log.config, retention_ms=0)
         node.clock.now_ms += 1000
         await node.logs.retain()
-        await settle()
+        await run_until_idle()
         assert row(follower.response()).log_start_offset == 1
 
 
-async def test_a_follower_that_must_cut_its_log_learns_the_log_start_afterwards(
+async def test_a_follower_gets_the_log_start_after_its_truncation(
     tmp_path: Path,
 ) -> None:
-    """It takes over no log start with a divergence: the leader must not count it as sent."""
+    """It applies no log start in a response with a divergence: the leader must not count it as
+    sent.
+    """
     async with rig(tmp_path) as node:
         replicated(node, isr=(ME,))
         client = await node.connect()
@@ -852,11 +858,13 @@ async def replicated_many(node: Rig, isr: Sequence[NodeId] = (ME, OTHER)) -> Non
     await node.publisher._drain(node.image)
 
 
-async def test_a_large_fetch_acknowledges_and_gives_records(tmp_path: Path) -> None:
+async def test_a_large_fetch_acknowledges_and_returns_records(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         await replicated_many(node)
         written = [0, MANY // 2, MANY - 1]
-        producers = [await produce_unanswered(node, b"a", partition=index) for index in written]
+        producers = [
+            await produce_without_response(node, b"a", partition=index) for index in written
+        ]
         follower = await Follower.connect(node)
         response = await follower.fetch(*(("t", index, 0) for index in range(MANY)))
         assert [one.partition_index for one in rows(response)] == list(range(MANY))
@@ -866,11 +874,11 @@ async def test_a_large_fetch_acknowledges_and_gives_records(tmp_path: Path) -> N
         assert [node.partition("t", index).high_watermark for index in written] == [1, 1, 1]
 
 
-async def test_what_is_written_beside_the_plan_of_a_large_fetch_is_not_missed(
+async def test_appends_during_the_plan_of_a_large_fetch_are_returned(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
-    """Written some steps of the event loop after the request, until it is parked by then;
-    to the first and the last partition.
+    """Written some steps of the event loop after the request, until it is parked; to the first and
+    the last partition.
     """
     offsets = [0] * MANY
     edges = [0, MANY - 1]
@@ -890,7 +898,7 @@ async def test_what_is_written_beside_the_plan_of_a_large_fetch_is_not_missed(
                 producer.post(
                     "produce", 9, node.produce_body("t", batch(b"a"), partition=index, acks=1)
                 )
-            await settle()
+            await run_until_idle()
             given = [one.partition_index for one in rows(follower.response()) if one.records]
             while sorted(given) != edges:
                 more = [one.partition_index for one in rows(await follower.fetch()) if one.records]
@@ -903,7 +911,7 @@ async def test_what_is_written_beside_the_plan_of_a_large_fetch_is_not_missed(
         raise AssertionError("never parked")
 
 
-async def test_a_high_watermark_that_moves_behind_the_plan_of_a_large_fetch_is_sent(
+async def test_a_high_watermark_that_advances_behind_the_plan_is_sent(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     requested = [("t", index, 0) for index in range(MANY)]
@@ -911,7 +919,7 @@ async def test_a_high_watermark_that_moves_behind_the_plan_of_a_large_fetch_is_s
         node.register(THIRD)
         await replicated_many(node, isr=(ME, OTHER, THIRD))
         first, second = await Follower.connect(node), await Follower.connect(node, THIRD)
-        await produce_unanswered(node, b"a")
+        await produce_without_response(node, b"a")
         await second.fetch(("t", 0, 0))
         requested[0] = ("t", 0, 1)
         partition = node.partition("t")
@@ -928,7 +936,7 @@ async def test_a_high_watermark_that_moves_behind_the_plan_of_a_large_fetch_is_s
             assert row(await first.fetch()).high_watermark == 1
 
 
-async def test_a_large_fetch_ends_when_another_session_takes_its_place(
+async def test_a_large_fetch_ends_when_another_session_replaces_it(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     requested = [("t", index, 0) for index in range(MANY)]
@@ -961,7 +969,7 @@ async def test_later_requests_of_the_connection_wait_for_a_large_fetch(tmp_path:
         follower.client.post(
             "api_versions", 3, {"client_software_name": "a", "client_software_version": "1"}
         )
-        await settle()
+        await run_until_idle()
         first, second = follower.client.responses()
         assert len(rows(first)) == MANY
         assert second.error_code == 0

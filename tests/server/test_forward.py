@@ -1,4 +1,4 @@
-"""Requests to the controller on another node: one connection a peer, made anew when it broke."""
+"""Requests to the controller on another node: one connection per peer, replaced when it breaks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def receives(
     stream: MemoryStream,
     frame: memoryview,
 ) -> bool:
-    """As a node does: the handshake is first, names this node, and gets a response."""
+    """Like a node: the handshake is first, names this node, and gets a response."""
     if unpack_from(">h", frame)[0] != HANDSHAKE:
         assert (HANDSHAKE, broker.node_id) in broker.requests
         return await response(stream, frame)
@@ -63,7 +63,7 @@ async def forwarding() -> AsyncIterator[tuple[FakeCluster, Forwarder]]:
         cluster = FakeCluster(nursery, nodes=2)
         for broker in cluster.brokers.values():
             broker._respond = partial(receives, broker, broker._respond)  # type: ignore[method-assign]
-        # clients' ports lead nowhere: what is forwarded goes to the peer listener
+        # clients' ports are unused: forwarded requests are sent to the peer listener
         nodes = {
             number: PeerNode(number, "fake", 1, 9000 + number, None, True, "advertised", 2)
             for number in (1, 2)
@@ -75,7 +75,7 @@ async def forwarding() -> AsyncIterator[tuple[FakeCluster, Forwarder]]:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_request_is_sent_to_the_peer_listener_and_its_response_is_returned() -> None:
+async def test_a_request_is_sent_to_the_peer_listener() -> None:
     async with forwarding() as (cluster, forward):
         response = await forward(TWO, "create_topics", 7, CREATE)
         assert [topic.name for topic in response["topics"]] == ["t"]
@@ -84,7 +84,7 @@ async def test_a_request_is_sent_to_the_peer_listener_and_its_response_is_return
         assert cluster.brokers[1].requests == []
 
 
-async def test_one_connection_serves_all_requests_also_those_at_once() -> None:
+async def test_one_connection_serves_all_requests_also_concurrent_ones() -> None:
     async with forwarding() as (cluster, forward):
         async with trio.open_nursery() as nursery:
             for _ in range(5):
@@ -94,7 +94,7 @@ async def test_one_connection_serves_all_requests_also_those_at_once() -> None:
         assert cluster.brokers[2].requests == [(HANDSHAKE, 2)] + [(METADATA, 9)] * 6
 
 
-async def test_a_node_that_cannot_be_reached_is_an_os_error_and_tried_again_the_next_time() -> None:
+async def test_an_unreachable_node_is_an_os_error_and_retried_next_time() -> None:
     async with forwarding() as (cluster, forward):
         cluster.down.add(2)
         with pytest.raises(OSError, match=r"node 2 (failed|cannot be decoded)"):

@@ -1,6 +1,4 @@
-"""Lag beside committed offsets: from this node's own logs, from other leaders, and where
-nobody knows.
-"""
+"""Lag with committed offsets: from this node's own logs, from other leaders, and unknown."""
 
 from __future__ import annotations
 
@@ -22,8 +20,8 @@ TO_HIGH_WATERMARK, TO_LAST_STABLE_OFFSET = 1, 2
 
 
 def committing(node: Rig, **offsets: list[int]) -> None:
-    """A coordinator of one group "g" that has committed these offsets: topic=[of partition
-    0, of partition 1, ...]; -1: none.
+    """A coordinator of one group "g" that has committed these offsets: topic=[of partition 0, of
+    partition 1, ...]; -1: none.
     """
 
     async def call(key: str, op: Any) -> Mapping[str, Any]:
@@ -110,7 +108,7 @@ async def test_without_a_request_for_it_the_response_has_no_lag(tmp_path: Path) 
         assert await lag_of(node, 0) == [(0, -1, -1, -1)]
 
 
-async def test_the_lag_of_what_this_node_leads(tmp_path: Path) -> None:
+async def test_the_lag_of_partitions_that_this_node_leads(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("t", 3)
         client = await node.connect()
@@ -120,7 +118,7 @@ async def test_the_lag_of_what_this_node_leads(tmp_path: Path) -> None:
         assert await lag_of(node) == [(2, 0, 5, 3), (-1, 0, 5, -1), (7, 0, 0, 0)]
 
 
-async def test_readers_of_committed_records_have_less_before_them(tmp_path: Path) -> None:
+async def test_readers_of_committed_records_have_a_smaller_lag(tmp_path: Path) -> None:
     async with rig(tmp_path, transaction_partition_verification_enable="false") as node:
         node.create("t")
         client = await node.connect()
@@ -175,7 +173,7 @@ async def test_an_unknown_end_delays_no_other(tmp_path: Path, leader: Leader) ->
         ]
 
 
-async def test_a_leader_that_hangs_is_waited_for_a_moment_only(
+async def test_a_hanging_leader_delays_the_response_only_briefly(
     tmp_path: Path, autojump_clock: trio.abc.Clock
 ) -> None:
     async with rig(tmp_path) as node:

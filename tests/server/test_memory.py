@@ -1,5 +1,5 @@
-"""One budget for what connections hold: those that hold too much, or take nothing, are
-closed; the others go on.
+"""One budget for the buffers of connections: those that hold too much, or read nothing, are closed;
+the others continue.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from mqd.server.memory import (
 )
 from mqd.server.send_queue import SendQueue
 from tests.log.support import batch
-from tests.server.rig import Client, Rig, rig, settle
+from tests.server.rig import Client, Rig, rig, run_until_idle
 from tests.server.test_connection import ScriptedOwner, ScriptedSocket
 from tests.server.test_dispatch import large_join
 
 
 async def half_sent(node: Rig, *, sent: int, size: int) -> Client:
-    """A connection that has sent a part of a frame."""
+    """A connection that has sent part of a frame."""
     client = await node.connect()
     client.send(size.to_bytes(4, "big") + bytes(sent))
-    await settle()
+    await run_until_idle()
     return client
 
 
 async def passes(mock_clock: MockClock, seconds: float) -> None:
     for _ in range(round(seconds / 0.05)):
         mock_clock.jump(0.05)
-        await settle()
+        await run_until_idle()
 
 
-async def test_half_sent_frames_delay_no_other_for_a_second(
+async def test_incomplete_frames_delay_no_other_for_a_second(
     tmp_path: Path, mock_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with rig(tmp_path) as node:
@@ -76,7 +76,7 @@ async def test_a_tiny_budget_serves_one_large_request_at_a_time(
         for _ in range(3):
             hog = await half_sent(node, sent=100_000, size=600_000)
             hog.send(bytes(100_000))
-            await settle()
+            await run_until_idle()
         good = await node.connect()
         good.post("produce", 9, node.produce_body("t", batch(b"x" * 600_000)))
         await passes(mock_clock, 4 * STALLED_SECONDS)
@@ -101,7 +101,7 @@ async def test_frames_of_clients_take_no_memory_from_peers(
         )
 
 
-async def test_a_reader_that_takes_nothing_is_closed(
+async def test_a_client_that_reads_nothing_is_closed(
     tmp_path: Path, mock_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with rig(tmp_path) as node:
@@ -109,34 +109,36 @@ async def test_a_reader_that_takes_nothing_is_closed(
         for client in (stalled, slow):
             client.sock.room = 10
             client.post("api_versions", 3, {})
-        await settle()
+        await run_until_idle()
         with caplog.at_level(logging.WARNING):
             for _ in range(35):
                 mock_clock.jump(1)
                 slow.take(1)
-                await settle()
+                await run_until_idle()
         assert stalled.sock.closed and not slow.sock.closed
         assert "it has read no response bytes for 30 s" in caplog.text
         assert node.server.statistics().stalled_connections == 1
 
 
-async def test_the_greediest_reader_goes_first(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_the_reader_with_the_largest_backlog_is_closed_first(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         greedy, modest = await node.connect(), await node.connect()
         for client, count in ((greedy, 20), (modest, 2)):
             client.sock.room = 0
             for _ in range(count):
                 client.post("api_versions", 3, {})
-        await settle()
+        await run_until_idle()
         node.server.memory.response_pool(CLIENT).bytes_max = (
             node.server.memory.response_pool(CLIENT).bytes // 2
         )
         mock_clock.jump(1.1)
-        await settle()
+        await run_until_idle()
         assert greedy.sock.closed and not modest.sock.closed
 
 
-async def test_a_response_beyond_the_memory_closes_its_connection_while_it_is_made(
+async def test_a_response_beyond_the_memory_closes_its_connection(
     tmp_path: Path,
     mock_clock: MockClock,
     caplog: pytest.LogCaptureFixture,
@@ -153,16 +155,16 @@ async def test_a_response_beyond_the_memory_closes_its_connection_while_it_is_ma
         with caplog.at_level(logging.WARNING):
             for _ in range(40):
                 mock_clock.jump(0.01)
-                await settle()
+                await run_until_idle()
                 most = max(most, pool.bytes)
         good.post("api_versions", 3, {})
-        await settle()
+        await run_until_idle()
         assert greedy.sock.closed and not greedy.sock.sent and good.responses()
         assert 16 * KIB < most < 32 * KIB and pool.bytes == 0
         assert "bytes of unsent responses exceed the memory for all" in caplog.text
 
 
-async def test_a_response_waits_while_others_are_sent(
+async def test_a_response_waits_while_other_responses_are_sent(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
@@ -174,7 +176,7 @@ async def test_a_response_waits_while_others_are_sent(
         client.post("metadata", 9, {"topics": None})
         for _ in range(5):
             mock_clock.jump(0.01)
-            await settle()
+            await run_until_idle()
         assert not client.sock.closed and not client.sock.sent
         pool.bytes -= 8 * MIB
         await passes(mock_clock, 1.0)
@@ -194,7 +196,7 @@ def test_large_parts_of_a_response_are_not_joined() -> None:
     assert pieces == [b"ab", large, b"c"] and pieces[1] is large
 
 
-async def test_addresses_have_a_bound_and_loopback_has_none(tmp_path: Path) -> None:
+async def test_addresses_have_a_limit_and_loopback_has_none(tmp_path: Path) -> None:
     async with rig(tmp_path, max_connections_per_ip="2") as node:
         remote = [await node.connect(address="10.1.1.1") for _ in range(3)]
         local = [await node.connect(address="127.0.0.1") for _ in range(3)]
@@ -202,7 +204,7 @@ async def test_addresses_have_a_bound_and_loopback_has_none(tmp_path: Path) -> N
         assert not any(client.sock.closed for client in local)
 
 
-def test_slow_readers_together_may_have_less_each() -> None:
+def test_slow_readers_share_a_limit() -> None:
     responses = ResponsePool(64 * MIB)
     assert responses.connection_bytes_max == SEND_QUEUE_BYTES_MAX
     responses.bytes = 60 * MIB
@@ -254,11 +256,11 @@ def test_the_slowest_stalled_frame_goes_before_the_largest() -> None:
     assert pool.to_evict(holders, 9.0 + BUSY_EVICT_SECONDS / 2) == []
     assert pool.to_evict(holders, 9.0 + BUSY_EVICT_SECONDS) == [trickle]
     assert pool.to_evict([fresh, waiting], 9.9 + STALLED_SECONDS / 2) == [fresh], (
-        "none stalls: the one that holds more than is wanted"
+        "none stalls: the one that holds more than necessary"
     )
 
 
-def test_as_many_idle_frames_go_at_once_as_the_waiting_ones_need() -> None:
+def test_idle_frames_are_closed_as_waiting_ones_need_room() -> None:
     pool = RequestPool(10 * MIB)
     idle = [Holding(MIB, MIB - 1, 0.0, progress_at=at) for at in (3.0, 1.0, 2.0, 4.0)]
     moving = Holding(4 * MIB, 10, 0.0, progress_at=9.05)
@@ -273,14 +275,14 @@ def test_as_many_idle_frames_go_at_once_as_the_waiting_ones_need() -> None:
     assert pool.to_evict([moving, *waiting], late) == []
 
 
-def test_every_second_grant_is_for_the_connection_that_completes_its_requests() -> None:
+def test_every_second_grant_goes_to_connections_that_complete_requests() -> None:
     pool = RequestPool(MIB)
     assert pool.has_room(Holding(0, 0, 0.0), 2 * MIB, MIB), "the one beyond the limit"
     pool.bytes = 2 * MIB
     waiting = [Holding(0, 0, 0.0, completed=0) for _ in range(4)]
     good = Holding(0, 0, 0.0, completed=600_000)
     for second, one in enumerate([*waiting[:3], good, waiting[3]]):
-        assert not pool.has_room(one, MIB // 2, MIB), "it takes nothing before others"
+        assert not pool.has_room(one, MIB // 2, MIB), "it goes before no other"
         pool.wait(one, MIB // 2, MIB, second)
     order: list[Holding] = []
     while pool.is_wanted:
@@ -308,7 +310,7 @@ def test_requests_in_tasks_go_first_where_they_hold_more() -> None:
     assert pool.to_evict([slow, small, large, waiting], late) == [large]
 
 
-async def test_requests_that_wait_for_a_place_close_no_good_client(
+async def test_requests_that_wait_for_a_slot_close_no_healthy_client(
     tmp_path: Path,
     mock_clock: MockClock,
     caplog: pytest.LogCaptureFixture,
@@ -323,10 +325,10 @@ async def test_requests_that_wait_for_a_place_close_no_good_client(
         for _ in range(5):
             hogs.append(await node.connect())
             hogs[-1].send_frame(large_join(1_600_000))
-            await settle()
+            await run_until_idle()
         half = [await half_sent(node, sent=700_000, size=6_000_000)]
         assert not node.server.memory.request_pool(CLIENT).is_wanted, (
-            "it is the one that may go beyond the limit"
+            "it is the one that may exceed the limit"
         )
         good = [await node.connect() for _ in range(3)]
         for client in good:
@@ -344,7 +346,7 @@ async def test_requests_that_wait_for_a_place_close_no_good_client(
 
 
 def test_a_frame_that_waited_for_memory_is_not_slow() -> None:
-    """Its rate counts the time for which the node read it."""
+    """Its rate counts only the time in which the node read it."""
     pool = RequestPool(10 * MIB)
     owner = ScriptedOwner()
     owner.requests_pool = pool
@@ -365,13 +367,13 @@ def test_a_frame_that_waited_for_memory_is_not_slow() -> None:
     assert not starved.frames.is_late(38.0, 30.0) and starved.frames.is_late(39.0, 30.0)
 
 
-def test_small_frames_have_a_part_of_the_pool_and_go_first() -> None:
+def test_small_frames_have_a_part_of_the_pool_and_priority() -> None:
     pool = RequestPool(16 * MIB)
     small, large = SMALL_FRAME_BYTES_MAX, SMALL_FRAME_BYTES_MAX + 1
     first, second, third, hog = (Holding(0, 0, 0.0) for _ in range(4))
     assert pool.has_room(hog, 12 * MIB, large)
     pool.bytes = 12 * MIB
-    assert pool.has_room(hog, MIB, 90 * MIB), "one may go beyond the limit"
+    assert pool.has_room(hog, MIB, 90 * MIB), "one may exceed the limit"
     pool.bytes = 90 * MIB
     assert not pool.has_room(second, 1, large)
     pool.wait(second, 1, large, 0.0)
@@ -384,7 +386,7 @@ def test_small_frames_have_a_part_of_the_pool_and_go_first() -> None:
     pool.grant(3.0)
     granted.append((third.reads, second.reads))
     assert granted == [(False, False), (True, False)] and pool.is_wanted
-    assert not pool.has_room(second, 1, large), "what small frames leave is not for large ones"
+    assert not pool.has_room(second, 1, large), "the room of small frames is not for large ones"
 
 
 async def test_a_wait_for_memory_frees_no_more_buffers_than_it_needs(tmp_path: Path) -> None:
@@ -394,7 +396,7 @@ async def test_a_wait_for_memory_frees_no_more_buffers_than_it_needs(tmp_path: P
         for _ in range(5):
             client = await node.connect()
             client.post("produce", 9, node.produce_body("t", batch(b"x" * 600_000)))
-            await settle()
+            await run_until_idle()
         pool = node.server.memory.request_pool(CLIENT)
         kept = pool.bytes
         assert kept == sum(one.held_bytes for one in node.server._connections) > 5 * 600_000
@@ -410,7 +412,7 @@ def test_parked_fetches_get_half_of_the_pool() -> None:
     pool.park(10)
     assert not pool.may_park(1)
     large = 2 * SMALL_FRAME_BYTES_MAX
-    assert pool.has_room(Holding(0, 0, 0.0), 2_001, large), "one may go beyond the limit"
+    assert pool.has_room(Holding(0, 0, 0.0), 2_001, large), "one may exceed the limit"
     assert not pool.has_room(Holding(0, 0, 0.0), 2_001, large)
     pool.unpark(10)
     assert pool.may_park(10)

@@ -1,5 +1,5 @@
-"""The shipping daemon on loopback: a produce and a fetch end to end, order, parking,
-restarts, and the peer listener.
+"""The real daemon on loopback: a produce and a fetch end to end, order, parking, restarts, and the
+peer listener.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def values(records: Any) -> list[bytes]:
     ]
 
 
-async def test_what_was_produced_is_fetched_also_after_a_restart(tmp_path: Path) -> None:
+async def test_produced_records_are_fetched_also_after_a_restart(tmp_path: Path) -> None:
     peers = one_node_peers()
     async with node(tmp_path, peers=peers) as running, connected(running) as connection:
         await create_topic(connection, "t")
@@ -89,7 +89,7 @@ async def test_a_produce_completes_a_parked_fetch(tmp_path: Path) -> None:
         assert found == [[b"late"]]
 
 
-async def test_a_parked_fetch_waits_for_min_bytes_and_no_longer_than_it_said(
+async def test_a_parked_fetch_waits_for_min_bytes_until_max_wait_ms(
     tmp_path: Path,
 ) -> None:
     async with (
@@ -148,7 +148,7 @@ async def test_pipelined_requests_get_their_responses_in_order(tmp_path: Path) -
         assert sorted(offsets) == list(range(300))
 
 
-async def test_a_topic_is_there_for_the_request_behind_its_creation(tmp_path: Path) -> None:
+async def test_a_topic_exists_for_the_request_behind_its_creation(tmp_path: Path) -> None:
     async with node(tmp_path) as running, connected(running) as connection:
         row: list[Any] = []
 
@@ -240,11 +240,11 @@ async def test_unknown_topics_and_invalid_names_have_different_errors(tmp_path: 
         ]
 
 
-# -- logs and metadata are a pair
+# -- logs and metadata belong together
 
 
 async def refusal(directory: Path, peers: Any, **options: str) -> str:
-    """What a start on `directory` is refused with."""
+    """The error of a start on `directory`."""
     with pytest.RaisesGroup(pytest.RaisesExc(StartError), flatten_subgroups=True) as refused:
         async with node(
             directory,
@@ -261,7 +261,7 @@ async def refusal(directory: Path, peers: Any, **options: str) -> str:
 async def filled(
     directory: Path, peers: Any, *, topics: tuple[str, ...] = ("t",), **options: str
 ) -> None:
-    """A node that was run once, with a record in each topic."""
+    """A node that ran once, with a record in each topic."""
     async with (
         node(
             directory,
@@ -275,7 +275,7 @@ async def filled(
             assert (await produce(connection, topic, batch(b"v"))).error_code == 0
 
 
-async def test_logs_without_their_metadata_are_refused_and_left_alone(tmp_path: Path) -> None:
+async def test_logs_without_their_metadata_are_refused_and_unchanged(tmp_path: Path) -> None:
     peers = one_node_peers()
     await filled(tmp_path, peers)
     (tmp_path / "metadata").rename(tmp_path / "saved")
@@ -288,7 +288,7 @@ async def test_logs_without_their_metadata_are_refused_and_left_alone(tmp_path: 
         assert values((await fetch(connection, "t", 0)).records) == [b"v"]
 
 
-async def test_logs_of_other_metadata_are_refused_and_left_alone(tmp_path: Path) -> None:
+async def test_logs_of_other_metadata_are_refused_and_unchanged(tmp_path: Path) -> None:
     peers = one_node_peers()
     await filled(tmp_path / "d1", peers)
     logs = str(tmp_path / "d1" / "logs")
@@ -300,7 +300,7 @@ async def test_logs_of_other_metadata_are_refused_and_left_alone(tmp_path: Path)
         assert values((await fetch(connection, "t", 0)).records) == [b"v"]
 
 
-async def test_a_log_directory_may_be_added_but_not_left_out(tmp_path: Path) -> None:
+async def test_a_log_directory_may_be_added_but_not_removed(tmp_path: Path) -> None:
     peers, one, two = one_node_peers(), tmp_path / "one", tmp_path / "two"
     await filled(tmp_path, peers, log_dirs=str(one))
     await filled(tmp_path, peers, topics=("u", "w"), log_dirs=f"{one},{two}")

@@ -1,4 +1,4 @@
-"""The peer listener's own requests: a peer must complete the handshake before others."""
+"""The peer listener's own requests: a peer must complete the handshake before other requests."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_the_private_api_keys_are_not_keys_of_kafka() -> None:
     assert [key for key in range(-1, 33_000) if is_private(key)] == [HANDSHAKE, RAFT_MESSAGE]
 
 
-def test_before_the_handshake_only_it_and_api_versions_are_accepted() -> None:
+def test_before_the_handshake_only_handshakes_and_api_versions_are_accepted() -> None:
     accepted = []
     for api_key in (*range(-1, 100), HANDSHAKE, RAFT_MESSAGE):
         try:

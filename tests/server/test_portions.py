@@ -1,4 +1,4 @@
-"""Requests of many rows to a coordinator: portions, and responses that are the same as of one
+"""Requests of many rows to a coordinator: portions, and responses that equal those of one
 decision.
 """
 
@@ -50,7 +50,7 @@ def test_portions_are_all_rows_in_their_order(sizes: list[int]) -> None:
 
 
 class CountingGroups(Groups):
-    """Notes each decision; refuses from one of them on."""
+    """Records each decision; refuses from one of them on."""
 
     def __init__(self) -> None:
         super().__init__()

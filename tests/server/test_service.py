@@ -1,5 +1,5 @@
-"""The server as a whole on a network in memory: limits on connections, time limits, memory,
-turns.
+"""The server as a whole on an in-memory network: limits on connections, time limits,
+memory, turns.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mqd.limits import (
 )
 from mqd.server.context import CLIENT, PEER
 from tests.log.support import batch
-from tests.server.rig import Client, Rig, rig, settle, values
+from tests.server.rig import Client, Rig, rig, run_until_idle, values
 
 API_VERSIONS: tuple[str, int, dict[str, Any]] = ("api_versions", 0, {})
 
@@ -37,11 +37,11 @@ async def serves(client: Client) -> bool:
     if client.sock.closed:
         return False
     client.post(*API_VERSIONS)
-    await settle()
+    await run_until_idle()
     return len(client.responses()) == 1
 
 
-# -- how many
+# -- limits on connections
 
 
 async def test_connections_above_the_limit_are_closed_and_the_others_stay(tmp_path: Path) -> None:
@@ -50,14 +50,12 @@ async def test_connections_above_the_limit_are_closed_and_the_others_stay(tmp_pa
         assert [await serves(client) for client in clients] == [True] * 10 + [False]
         assert node.server.statistics().refused_connections == 1
         clients[0].reset()
-        await settle()
+        await run_until_idle()
         assert await serves(await node.connect(address="10.0.1.1"))
         assert not await serves(await node.connect(address="10.0.1.2"))
 
 
-async def test_one_address_does_not_keep_the_others_out(
-    tmp_path: Path, mock_clock: MockClock
-) -> None:
+async def test_one_address_does_not_block_the_others(tmp_path: Path, mock_clock: MockClock) -> None:
     async with rig(tmp_path, max_connections="10") as node:
         flood = []
         for _ in range(10):
@@ -72,7 +70,7 @@ async def test_one_address_does_not_keep_the_others_out(
         assert not await serves(await node.connect(address="10.0.0.1")), "it has its share"
         more = [await node.connect(address="10.0.0.2") for _ in range(10)]
         assert [client.sock.closed for client in more] == [False] * 3 + [True] * 7, (
-            "5 and 4 are about as many"
+            "5 and 4 are about equal"
         )
         assert await serves(next_ones[0]) and await serves(next_ones[1])
         statistics = node.server.statistics()
@@ -83,18 +81,18 @@ async def test_one_address_does_not_keep_the_others_out(
         ) == (10, 5, 8)
 
 
-async def test_connections_of_one_address_are_limited_by_themselves(tmp_path: Path) -> None:
+async def test_connections_of_one_address_have_a_limit(tmp_path: Path) -> None:
     async with rig(tmp_path, max_connections_per_ip="2") as node:
         same = [await node.connect(address="10.0.0.1") for _ in range(3)]
         assert [await serves(client) for client in same] == [True, True, False]
         assert await serves(await node.connect(address="10.0.0.2"))
         assert await serves(await node.connect(address="fe80::1"))
         same[1].reset()
-        await settle()
+        await run_until_idle()
         assert await serves(await node.connect(address="10.0.0.1"))
 
 
-async def test_peers_are_let_in_whatever_clients_do(tmp_path: Path) -> None:
+async def test_peers_are_accepted_whatever_clients_do(tmp_path: Path) -> None:
     async with rig(tmp_path, max_connections="10", max_connections_per_ip="1") as node:
         others = [await node.connect(address=f"10.1.0.{number}") for number in range(9)]
         assert all([await serves(client) for client in others])
@@ -121,23 +119,23 @@ async def test_unauthenticated_connections_do_not_block_nodes(
         become_nodes(node, *first[:2])
         others = [await node.connect(PEER) for _ in range(2)]
         mock_clock.jump(HANDSHAKE_SECONDS_MIN / 2)
-        await settle()
+        await run_until_idle()
         assert not any(client.sock.closed for client in first)
         for _ in range(3):
             mock_clock.jump(HANDSHAKE_SECONDS_MIN / 2)
-            await settle()
+            await run_until_idle()
         assert [number for number, client in enumerate(first) if client.sock.closed] == [2]
         assert [await serves(client) for client in (next_one, *others)] == [True] * 3
 
 
-async def test_a_flood_from_other_addresses_takes_no_place_of_a_node(
+async def test_a_flood_from_other_addresses_displaces_no_node(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
         flood = [
             await node.connect(PEER, address=f"10.9.{number % 50}.1") for number in range(1000)
         ]
-        peer = await node.connect(PEER)  # from the address of the peers file
+        peer = await node.connect(PEER)  # from the address in the peers file
         assert sum(not client.sock.closed for client in flood) == UNAUTHENTICATED_OTHER_MAX
         assert await serves(peer)
         mock_clock.jump(HANDSHAKE_SECONDS_MIN)
@@ -147,14 +145,14 @@ async def test_a_flood_from_other_addresses_takes_no_place_of_a_node(
             mock_clock.jump(HANDSHAKE_SECONDS_MIN)
             last = await node.connect(PEER, address="10.8.1.1")
         assert last.sock.closed and not next_one.sock.closed
-        become_nodes(node, next_one)  # their address is one of the cluster from now on
+        become_nodes(node, next_one)  # their address belongs to the cluster from now on
         again = [
             await node.connect(PEER, address="10.8.1.1") for _ in range(UNAUTHENTICATED_CLUSTER_MAX)
         ]
         assert not any(client.sock.closed for client in again)
 
 
-async def test_connections_of_nodes_have_a_bound_of_their_own(
+async def test_connections_of_nodes_have_a_separate_limit(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
@@ -171,7 +169,7 @@ async def test_connections_of_nodes_have_a_bound_of_their_own(
         next(iter(node.server._quotas.unauthenticated)).authenticated(3)
 
 
-async def test_peers_take_no_client_s_place(tmp_path: Path) -> None:
+async def test_peers_use_no_connection_of_clients(tmp_path: Path) -> None:
     async with rig(tmp_path, max_connections="10", max_connections_per_ip="1") as node:
         assert all([await serves(await node.connect(PEER)) for _ in range(10)])
         assert all(
@@ -198,7 +196,7 @@ async def test_limits_in_the_metadata_block_no_other_client(
         assert "resource=broker:1 configs=group.members.memory.bytes=1" in caplog.text
 
 
-# -- for how long
+# -- time limits
 
 
 async def test_an_idle_connection_is_closed_and_a_busy_one_is_not(
@@ -209,10 +207,10 @@ async def test_an_idle_connection_is_closed_and_a_busy_one_is_not(
         for _ in range(4):
             assert await serves(busy)
             mock_clock.jump(2)
-            await settle()
+            await run_until_idle()
         assert (idle.sock.closed, busy.sock.closed) == (True, False)
         mock_clock.jump(6.1)
-        await settle()
+        await run_until_idle()
         assert busy.sock.closed
 
 
@@ -223,10 +221,10 @@ async def test_a_connection_that_waits_for_a_response_is_not_idle(
         node.create("t")
         client = await node.connect()
         client.post("fetch", 12, node.fetch_body("t", 0, max_wait_ms=60_000))
-        await settle()
+        await run_until_idle()
         for _ in range(5):
             mock_clock.jump(2)
-            await settle()
+            await run_until_idle()
         assert not client.sock.closed
         await (await node.connect()).produce("t", batch(b"a"))
         assert values(client.responses()[0].responses[0].partitions[0].records) == [b"a"]
@@ -237,28 +235,28 @@ async def test_a_response_restarts_the_idle_time(tmp_path: Path, mock_clock: Moc
         node.create("t")
         client = await node.connect()
         client.post("fetch", 12, node.fetch_body("t", 0, max_wait_ms=8000))
-        await settle()
+        await run_until_idle()
         for _ in range(10):
             mock_clock.jump(1)
-            await settle()
+            await run_until_idle()
         assert len(client.responses()) == 1
         assert await serves(client)
 
 
-async def test_who_is_still_reading_is_not_idle(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_client_that_still_reads_is_not_idle(tmp_path: Path, mock_clock: MockClock) -> None:
     async with rig(tmp_path, connections_max_idle_ms="3000") as node:
         node.create("t")
         client = await node.connect()
         await client.produce("t", batch(b"x" * 1000))
         client.sock.room = 0
         client.post("fetch", 12, node.fetch_body("t", 0))
-        await settle()
+        await run_until_idle()
         for _ in range(5):
             client.take(100)
             mock_clock.jump(1.5)
-            await settle()
+            await run_until_idle()
         client.take(1 << 20)
-        await settle()
+        await run_until_idle()
         assert len(client.responses()) == 1
 
 
@@ -266,41 +264,37 @@ async def test_no_idle_limit(tmp_path: Path, mock_clock: MockClock) -> None:
     async with rig(tmp_path, connections_max_idle_ms="-1") as node:
         client = await node.connect()
         mock_clock.jump(5)
-        await settle()
+        await run_until_idle()
         assert not client.sock.closed
 
 
-async def test_a_frame_that_does_not_become_whole_is_closed_in_time(
-    tmp_path: Path, mock_clock: MockClock
-) -> None:
+async def test_an_incomplete_frame_is_closed_in_time(tmp_path: Path, mock_clock: MockClock) -> None:
     async with rig(tmp_path) as node:
         client, other = await node.connect(), await node.connect()
         client.send(pack(">i", 100) + b"begun")
-        await settle()
+        await run_until_idle()
         for _ in range(int(FRAME_RECEIVE_TIMEOUT_MS / 1000) - 2):
             mock_clock.jump(1)
-            client.send(b".")  # a drop now and then does not help
-            await settle()
+            client.send(b".")  # an occasional byte does not help
+            await run_until_idle()
         closed = [client.sock.closed]
         for _ in range(4):
             mock_clock.jump(1)
-            await settle()
+            await run_until_idle()
         closed.append(client.sock.closed)
         assert closed == [False, True]
         assert await serves(other)
         assert node.server.statistics().request_bytes == 0
 
 
-async def test_half_a_length_is_a_frame_that_has_begun(
-    tmp_path: Path, mock_clock: MockClock
-) -> None:
+async def test_half_a_length_begins_a_frame(tmp_path: Path, mock_clock: MockClock) -> None:
     async with rig(tmp_path) as node:
         client = await node.connect()
         client.send(b"\0\0")
-        await settle()
+        await run_until_idle()
         for _ in range(2):
             mock_clock.jump(FRAME_RECEIVE_TIMEOUT_MS / 1000)
-            await settle()
+            await run_until_idle()
         assert client.sock.closed
 
 
@@ -320,22 +314,22 @@ async def test_a_frame_larger_than_allowed_closes_its_connection(tmp_path: Path,
         client = await node.connect()
         assert (await client.produce("t", batch(b"x" * 4000))).error_code == 0
         client.post("produce", 9, node.produce_body("t", batch(b"x" * size)))
-        await settle()
+        await run_until_idle()
         assert client.sock.closed
 
 
 async def begun(node: Rig, records: int, sent: int) -> tuple[Client, bytes]:
-    """A connection that has sent so many bytes of a produce request; and the others."""
+    """A connection that has sent that many bytes of a produce request; and the others."""
     client = await node.connect()
     client.post("produce", 9, node.produce_body("t", batch(b"x" * records)))
     frame = bytes(client.sock.incoming)
     client.sock.incoming.clear()
     client.send(frame[:sent])
-    await settle()
+    await run_until_idle()
     return client, frame[sent:]
 
 
-async def test_large_frames_wait_for_memory_and_go_on(
+async def test_large_frames_wait_for_memory_and_continue(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     limit = MIB * 4 // 3  # a quarter is for small frames
@@ -345,18 +339,18 @@ async def test_large_frames_wait_for_memory_and_go_on(
         (first, rest), (second, other_rest) = [
             await begun(node, 3 * MIB // 2, MIB - 1000) for _ in range(2)
         ]
-        first.send(rest[:-10])  # one may go beyond the limit, and is not done yet
-        await settle()
+        first.send(rest[:-10])  # one may exceed the limit, and is not complete yet
+        await run_until_idle()
         second.send(other_rest)
-        await settle()
+        await run_until_idle()
         assert not second.responses()
         assert node.server.statistics().request_bytes <= limit + 2 * MIB
         assert await serves(await node.connect())  # small ones do not wait
         first.send(rest[-10:])
-        await settle()
+        await run_until_idle()
         assert len(first.responses()) == 1
         mock_clock.jump(1.1)
-        await settle()
+        await run_until_idle()
         assert second.responses()[0].responses[0].partition_responses[0].error_code == 0
         assert node.partition("t").log.log_end_offset == 2
 
@@ -372,11 +366,11 @@ async def test_one_of_the_connections_that_wait_for_memory_continues(
             client.send(rest)
         for _ in range(20):
             mock_clock.jump(1)
-            await settle()
+            await run_until_idle()
         assert sum(len(client.responses()) for client, _ in pairs) >= 1
 
 
-async def test_more_than_the_arena_in_one_turn(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_turn_may_exceed_the_arena(tmp_path: Path, mock_clock: MockClock) -> None:
     """The turn ends in the middle: no records are overwritten before they are in the
     file.
     """
@@ -388,7 +382,7 @@ async def test_more_than_the_arena_in_one_turn(tmp_path: Path, mock_clock: MockC
         bodies = [bytes([number]) * (RECEIVE_BYTES_MAX // 2) for number in range(count)]
         for client, body in zip(clients, bodies):
             client.post("produce", 9, node.produce_body("t", batch(body)))
-        await settle()
+        await run_until_idle()
         assert node.server.turns - before > 1
         offsets = [
             client.responses()[0].responses[0].partition_responses[0].base_offset
@@ -401,10 +395,10 @@ async def test_more_than_the_arena_in_one_turn(tmp_path: Path, mock_clock: MockC
             ]
 
 
-# -- readers that are slow
+# -- slow readers
 
 
-async def test_a_slow_reader_gets_everything_and_is_not_served_ahead(
+async def test_a_slow_reader_gets_everything_without_priority(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path, message_max_bytes=str(2 * MIB)) as node:
@@ -416,11 +410,11 @@ async def test_a_slow_reader_gets_everything_and_is_not_served_ahead(
         client.sock.room = 10
         for _ in range(20):
             client.post("fetch", 12, node.fetch_body("t", 0))
-        await settle()
+        await run_until_idle()
         assert len(client.sock.sent) == 10
         assert await serves(other)
         client.take(SEND_QUEUE_BYTES_MAX)
-        await settle()
+        await run_until_idle()
         responses = client.responses()
         assert len(responses) == 20
         assert {
@@ -431,7 +425,7 @@ async def test_a_slow_reader_gets_everything_and_is_not_served_ahead(
 # -- turns
 
 
-async def test_one_turn_is_one_write_and_one_send_a_connection(
+async def test_one_turn_is_one_write_and_one_send_per_connection(
     tmp_path: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
@@ -449,7 +443,7 @@ async def test_one_turn_is_one_write_and_one_send_a_connection(
         for client in clients:
             for _ in range(5):
                 client.post("produce", 9, node.produce_body("t", batch(b"x")))
-        await settle()
+        await run_until_idle()
         assert flushes == [15]
         assert [len(client.responses()) for client in clients] == [5, 5, 5]
         assert [client.sock.sends for client in clients] == [1, 1, 1]
@@ -460,7 +454,7 @@ async def test_a_server_that_is_stopped_closes_every_connection(tmp_path: Path) 
         clients = [await node.connect() for _ in range(3)]
         clients[0].post("fetch", 12, node.fetch_body("t", 0, max_wait_ms=60_000))
         clients[1].send(pack(">i", 100) + b"half")
-        await settle()
+        await run_until_idle()
     assert all(client.sock.closed for client in clients)
     assert node.server.statistics().connections == 0
     assert node.server.memory.request_bytes == 0
@@ -471,14 +465,14 @@ async def test_other_tasks_run_while_sockets_stay_ready(tmp_path: Path) -> None:
         node.create("t")
         client = await node.connect()
         turns: list[int] = []
-        for _ in range(600):  # more requests than one connection may have unanswered
+        for _ in range(600):  # more requests than one connection may have without responses
             client.post("produce", 9, node.produce_body("t", batch(b"x" * 2000)))
         with trio.fail_after(10):
             while node.partition("t").log.log_end_offset < 600:
                 await trio.lowlevel.checkpoint()
                 turns.append(node.server.turns)
         assert len(set(turns)) > 1
-        await settle()
+        await run_until_idle()
         codes = {
             response.responses[0].partition_responses[0].error_code
             for response in client.responses()

@@ -1,6 +1,4 @@
-"""Large requests leave others their turn: slow ones are handled in slices, and
-said once.
-"""
+"""Large requests yield to others: slow ones are handled in slices, and logged once."""
 
 from __future__ import annotations
 
@@ -18,14 +16,14 @@ from mqd.limits import CONFIG_RESOURCES_MAX, REQUEST_ELEMENTS_MAX, STRUCTURE_ELE
 from mqd.protocol import apis
 from mqd.protocol.chunks import Chunks
 from tests.log.support import batch
-from tests.server.rig import OTHER, Client, Rig, rig, settle
+from tests.server.rig import OTHER, Client, Rig, rig, run_until_idle
 
 LATEST = -1
 MANY = 5000
 
 
 async def large(node: Rig) -> None:
-    """Metadata of many partitions, of which one is here, and has many producers."""
+    """Metadata of many partitions; one of them is on this node, and has many producers."""
     topic_id = node.create("large")
     node.change(AddPartitions(topic_id, 1, (Placement((OTHER,), OTHER, (OTHER,)),) * (MANY - 1)))
     client = await node.connect()
@@ -92,7 +90,7 @@ LARGE: dict[str, tuple[str, int, Mapping[str, Any]]] = {
 }
 
 
-async def test_others_are_served_while_a_large_response_is_made(tmp_path: Path) -> None:
+async def test_other_requests_are_served_while_a_large_response_is_built(tmp_path: Path) -> None:
     async with rig(tmp_path, max_request_partition_size_limit="2000") as node:
         await large(node)
         node.node.controller.controller_id = 1
@@ -108,13 +106,13 @@ async def test_others_are_served_while_a_large_response_is_made(tmp_path: Path) 
             assert len(responses) == 1
             if slow.sock.sent:
                 held_back.append(name)
-            await settle()
+            await run_until_idle()
             (response,) = slow.responses()
             assert response is not None, name
         assert held_back == []
 
 
-async def test_slices_are_the_same_bytes() -> None:
+async def test_slices_yield_the_same_bytes() -> None:
     partition = {"partition_index": 3, "leader_id": 1, "replica_nodes": [1, 2], "isr_nodes": [1]}
     topics = [
         {"name": f"t{row}", "partitions": [partition] * row} for row in (0, 1, 99, 100, 101, 250)
@@ -145,10 +143,11 @@ async def rows(
     return [list(topic.partitions) for topic in response.topics]
 
 
-async def test_a_resource_that_is_named_twice_has_one_row(tmp_path: Path) -> None:
-    """DeleteRecords as Apache Kafka 4.3 does.
+async def test_a_resource_named_twice_has_one_row(tmp_path: Path) -> None:
+    """DeleteRecords like Apache Kafka 4.3.
 
-    DescribeProducers responses each time there; DescribeConfigs does, and here ten times.
+    Kafka's DescribeProducers responds to each repetition; DescribeConfigs does, too, and mqd's up
+    to ten times.
     """
     async with rig(tmp_path) as node:
         node.create("t", partitions=2)
@@ -185,13 +184,11 @@ async def test_a_resource_that_is_named_twice_has_one_row(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("count", "closed"), [(REQUEST_ELEMENTS_MAX // STRUCTURE_ELEMENTS + 1, True), (20_000, False)]
 )
-async def test_a_request_has_so_many_rows_and_no_more(
-    tmp_path: Path, count: int, closed: bool
-) -> None:
+async def test_the_rows_of_a_request_are_bounded(tmp_path: Path, count: int, closed: bool) -> None:
     async with rig(tmp_path, auto_create_topics_enable="false") as node:
         client = await node.connect()
         names = pack(">h2s", 2, b"tt") * count
         client.send_frame(pack(">hhih", 3, 1, 1, -1) + pack(">i", count) + names)
         node.node.controller.controller_id = 1
-        await settle()
+        await run_until_idle()
         assert client.sock.closed == closed

@@ -1,6 +1,4 @@
-"""What coordinators know of topics is what the metadata says, and is looked up anew only
-where that is another.
-"""
+"""The topics that coordinators see equal the metadata, and are read again only after a change."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 
 
 class Cluster:
-    """Metadata, the view of it, and how often a topic was looked at as a whole."""
+    """Metadata, the view of it, and the number of topics that it read."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.image = MetadataImage()
@@ -71,9 +69,9 @@ class Cluster:
         self.change(UpdatePartitions(self.image.topics[name].topic_id, (update,)))
 
     def look(self) -> list[str]:
-        """What the view says is what a view says that has looked at nothing yet.
+        """The view equals a new view.
 
-        Topics that had to be looked at anew.
+        Returns the topics that had to be read again.
         """
         self.digested.clear()
         names = ["a", "b", "missing"]
@@ -84,7 +82,7 @@ class Cluster:
         return looked_at
 
 
-def test_nothing_is_looked_up_twice_until_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unchanged_topic_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(monkeypatch)
     assert (
         cluster.view.racks("a") == [frozenset({"r1", "r2"})] * 3
@@ -93,14 +91,14 @@ def test_nothing_is_looked_up_twice_until_it_changes(monkeypatch: pytest.MonkeyP
     assert cluster.look() == []
     cluster.update("a", PartitionUpdate(1, leader=TWO))
     cluster.update("b", PartitionUpdate(2, isr=(ONE,)))
-    assert cluster.look() == [], "leaders and in-sync replicas are nothing of it"
+    assert cluster.look() == [], "it does not contain leaders and in-sync replicas"
     cluster.create("c")
     assert cluster.look() == []
     cluster.change(SetBrokerFencing(THREE, cluster.image.brokers[THREE].epoch, True))
-    assert cluster.look() == [], "a node that is away keeps its rack"
+    assert cluster.look() == [], "an absent node keeps its rack"
 
 
-def test_what_changes_is_looked_up_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_topic_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(monkeypatch)
     cluster.update("a", PartitionUpdate(1, replicas=(ONE, THREE), isr=(ONE,)))
     assert cluster.look() == ["a"] and cluster.view.racks("a")[1] == {"r1"}

@@ -50,13 +50,15 @@ def test_only_a_known_directory_with_a_lower_serial_is_an_older_copy() -> None:
     assert older_copies(recorded, {ONE: 16, TWO: 17}) == {ONE: 17}
     assert older_copies(recorded, {ONE: 17, TWO: 18}) == {}
     assert older_copies(recorded, {ONE: 17, NEW: 0}) == {}, "TWO was replaced by an empty directory"
-    assert older_copies({}, {ONE: 3}) == {}, "a release that does not know the file ran before"
+    assert older_copies({}, {ONE: 3}) == {}, (
+        "an earlier release without support for the file ran before"
+    )
 
 
 async def test_the_serial_of_an_older_copy_is_not_hidden_by_the_first_checkpoint(
     tmp_path: Path,
 ) -> None:
-    """What a start has found stays known when the checkpoints are written again."""
+    """A start keeps what it found when the checkpoints are written again."""
     harness = Harness(tmp_path)
     await harness.service.start()
     harness.write(harness.open(), batch())

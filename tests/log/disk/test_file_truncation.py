@@ -1,5 +1,5 @@
-"""A cut is done or not done: descriptors may run out at each step of it, and a log that
-begins anew is there or is not.
+"""A truncation is complete or has no effect: descriptors may be exhausted at each of its steps, and
+a reset log exists or does not.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mqd.protocol.files import (
     is_deleted_directory,
     segment_file_name,
 )
-from tests.log.compacting import roll, settle
+from tests.log.compacting import roll, sync_and_commit
 from tests.log.support import PARTITION, FaultyDisk, Harness, batch
 
 CONFIG = LogConfig(segment_bytes=300, index_interval_bytes=1, file_delete_delay_ms=0)
@@ -32,9 +32,7 @@ COUNT = 9
 
 
 class ScarceDisk(FaultyDisk):
-    """A disk on which the call after so many others that take a descriptor fails, and all
-    after it.
-    """
+    """A disk on which the nth call that opens a descriptor fails, and all later ones."""
 
     left: int | None = None
     code = errno.EMFILE
@@ -63,8 +61,8 @@ class ScarceDisk(FaultyDisk):
 
 
 async def begun(path: Path, disk: ScarceDisk) -> tuple[Harness, PartitionLog]:
-    """Some segments, of producers that are known, all of it named in the checkpoint of
-    ends; older segments are closed.
+    """Some segments with known producers, all of them named in the log end checkpoint; older
+    segments are closed.
     """
     harness = Harness(path, disk=disk)
     await harness.service.start()
@@ -73,7 +71,7 @@ async def begun(path: Path, disk: ScarceDisk) -> tuple[Harness, PartitionLog]:
         harness.write(
             log, batch(b"%d" % number * 60, producer_id=7, sequence=number), epoch=number // 4
         )
-    await settle(harness, log)
+    await sync_and_commit(harness, log)
     await harness.service.checkpoint_recovery_points()
     for segment in log.segments[:-1]:
         segment.file = segment.index = segment.time_index = segment.transaction_index = None
@@ -88,7 +86,7 @@ def truncate_active(harness: Harness, log: PartitionLog) -> None:
     harness.service.truncate_to(log, COUNT - 1)
 
 
-def begin_anew(harness: Harness, log: PartitionLog) -> None:
+def reset_log(harness: Harness, log: PartitionLog) -> None:
     harness.service.reset(log, 5)
 
 
@@ -107,9 +105,9 @@ def state(log: PartitionLog) -> object:
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
 @pytest.mark.parametrize(
-    ("cut", "end"), [(truncate, 3), (truncate_active, COUNT - 1), (begin_anew, 5)]
+    ("cut", "end"), [(truncate, 3), (truncate_active, COUNT - 1), (reset_log, 5)]
 )
-async def test_without_descriptors_at_any_step_it_is_done_or_not_done(
+async def test_without_descriptors_a_truncation_is_complete_or_has_no_effect(
     tmp_path: Path, cut: Callable[[Harness, PartitionLog], None], end: int, code: int
 ) -> None:
     for left in range(100):
@@ -133,9 +131,9 @@ async def test_without_descriptors_at_any_step_it_is_done_or_not_done(
         if not done:
             assert state(log) == before
             assert [record.value for record in harness.read_all(log)] == values
-            cut(harness, log)  # as a follower tries again
+            cut(harness, log)  # as a follower retries
         assert log.log_end_offset == end
-        await settle(harness, log)
+        await sync_and_commit(harness, log)
         await harness.service.checkpoint_recovery_points()
         harness.append(log, batch(b"next", producer_id=7, epoch=1, sequence=0), epoch=5)
         assert harness.service.flush() == []
@@ -148,13 +146,13 @@ async def test_without_descriptors_at_any_step_it_is_done_or_not_done(
         assert all(is_deleted_directory(name) or name == str(PARTITION) for name in names)
         harness.kill()
         if done:
-            assert left > 0, "nothing took a descriptor"
+            assert left > 0, "no call opened a descriptor"
             return
     raise AssertionError("it never succeeded")
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-async def test_a_cut_between_two_steps_of_a_compaction_may_be_tried_again(
+async def test_a_truncation_between_two_steps_of_a_compaction_may_be_retried(
     tmp_path: Path, in_place: bool
 ) -> None:
     for left in range(100):
@@ -209,7 +207,7 @@ def staged(harness: Harness, log: PartitionLog) -> SegmentSwap:
     return SegmentSwap([old], cleaned)
 
 
-async def test_a_broken_disk_in_the_middle_of_a_cut_takes_the_directory_offline(
+async def test_a_broken_disk_during_a_truncation_takes_the_directory_offline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = ScarceDisk()
@@ -229,7 +227,7 @@ async def test_a_broken_disk_in_the_middle_of_a_cut_takes_the_directory_offline(
     harness.kill()
 
 
-async def test_a_directory_without_room_for_longer_names_is_cut_all_the_same(
+async def test_a_log_is_truncated_without_directory_space_for_renames(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = ScarceDisk()
@@ -247,7 +245,7 @@ async def test_a_directory_without_room_for_longer_names_is_cut_all_the_same(
 
 
 class FullDisk(FaultyDisk):
-    """Without space there is no room for a new file, either."""
+    """Without space there is no room for a new file either."""
 
     def open(self, path: Path, *, create: bool = False) -> File:
         if create and not self.free and not path.exists():
@@ -255,10 +253,10 @@ class FullDisk(FaultyDisk):
         return super().open(path, create=create)
 
 
-async def test_a_write_is_taken_back_on_a_full_disk_where_an_index_is_missing(
+async def test_a_write_is_undone_on_a_full_disk_without_an_index(
     tmp_path: Path,
 ) -> None:
-    """`append_indexes` had removed it for lack of space: the cut does not need it, and the
+    """`append_indexes` had removed it for lack of space: the truncation does not need it, and the
     directory stays online.
     """
     disk = FullDisk()

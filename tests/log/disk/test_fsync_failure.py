@@ -1,5 +1,5 @@
-"""After a failed sync the page cache tells what no disk has: the next start writes it again
-before anything rests on it.
+"""After a failed sync the page cache holds data that is on no disk: the next start writes it again
+before any response depends on it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ORDERS = TopicPartition("orders", 0)
 
 
 async def produce(client: ClusterClient, count: int) -> int:
-    """How many of so many records were acknowledged, one after the other."""
+    """The number of acknowledged records; each is produced after the previous one."""
     acknowledged = 0
     async with open_producer(client, delivery_timeout_s=5) as producer:
         for number in range(count):
@@ -34,7 +34,7 @@ async def produce(client: ClusterClient, count: int) -> int:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_is_acknowledged_after_a_failed_sync_and_a_restart_outlives_a_power_cut(
+def test_records_acknowledged_after_a_failed_sync_survive_a_power_failure(
     seed: int,
 ) -> None:
     async def main() -> None:
@@ -65,11 +65,11 @@ def test_what_is_acknowledged_after_a_failed_sync_and_a_restart_outlives_a_power
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_a_killed_process_never_synced_is_durable_before_more_is_acknowledged(
+def test_unsynced_records_of_a_killed_process_are_synced_before_acks(
     seed: int,
 ) -> None:
-    """The directory of the partition and its metadata, too: they were made by a process
-    that did not come to sync them.
+    """This includes the directory of the partition and its metadata: a process created them and
+    ended before it synced them.
     """
 
     async def main() -> None:

@@ -1,5 +1,5 @@
-"""Which log directories belong to the metadata: the file, and every way in which logs and
-metadata are no pair.
+"""Which log directories belong to the metadata: the file, and every mismatch between logs and
+metadata.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ def test_the_file_is_read_back_and_can_be_edited(tmp_path: Path) -> None:
         "version=0\nmetadata.index=x\n",
     ],
 )
-def test_a_file_that_is_not_understood_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_malformed_file_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / NAME).write_text(text)
     with pytest.raises(StorageError, match=NAME):
         load_known_directories(FaultyDisk(), tmp_path / NAME)
 
 
-def test_first_starts_new_directories_and_moved_ones_just_work() -> None:
+def test_first_starts_new_directories_and_moved_ones_are_accepted() -> None:
     known = KnownDirectories()
     first = directory("/one", ONE)
     known.check(FILE, METADATA, [first], metadata_is_new=True)
@@ -104,7 +104,7 @@ def test_partitions_of_other_metadata_are_refused() -> None:
     assert "/two holds partitions" in said and f"{encode_uuid(TWO)}=/two to {FILE}" in said
 
 
-def test_a_directory_that_is_not_given_any_more_is_refused_and_one_that_failed_is_not() -> None:
+def test_a_removed_directory_is_refused_and_a_failed_one_is_not() -> None:
     known = KnownDirectories(5, {ONE: "/one", TWO: "/two"})
     said = refusal(known, directory("/one", ONE))
     assert "/two" in said and encode_uuid(TWO) in said and str(FILE) in said
@@ -119,7 +119,7 @@ def test_a_directory_that_is_not_given_any_more_is_refused_and_one_that_failed_i
     )
 
 
-def test_metadata_does_not_go_back() -> None:
+def test_older_metadata_is_refused() -> None:
     known = KnownDirectories(5)
     known.check_index(FILE, METADATA, 5)
     with pytest.raises(StorageError, match=r"ends at 4.*it was at 5.*metadata\.index=4 in"):

@@ -21,7 +21,7 @@ from mqd.log.disk.last_registration import (
 
 
 class Machine(OsDisk):
-    """A disk whose machine can be restarted."""
+    """A disk on a machine that a test can restart."""
 
     boot = "first"
 
@@ -42,7 +42,7 @@ def test_round_trip(epoch: int, boot_id: str, directories: frozenset[UUID]) -> N
 @pytest.mark.parametrize(
     "epoch", ["99999999999999999999999", str(2**63), "-2", "1_0", " 7", "", "\u0663"]
 )
-def test_an_epoch_that_none_can_be_is_refused_with_the_remedy(tmp_path: Path, epoch: str) -> None:
+def test_an_impossible_epoch_is_refused_with_the_remedy(tmp_path: Path, epoch: str) -> None:
     path, disk = tmp_path / "registration", OsDisk()
     path.write_text(f"version 1\nbroker_epoch {epoch}\nboot_id b\ndirectories \n", encoding="utf-8")
     with pytest.raises(
@@ -59,7 +59,7 @@ def test_other_bytes_are_refused(data: bytes) -> None:
         pass
 
 
-def test_a_killed_process_vouches_for_its_logs_and_a_restarted_machine_does_not(
+def test_logs_are_trusted_after_a_kill_and_not_after_a_machine_restart(
     tmp_path: Path,
 ) -> None:
     disk, path = Machine(), tmp_path / "registration"
@@ -70,9 +70,9 @@ def test_a_killed_process_vouches_for_its_logs_and_a_restarted_machine_does_not(
     assert previous_broker_epoch(disk, path, clean=False, directories=()) == NO_BROKER_EPOCH
 
 
-def test_an_orderly_stop_does_not_vouch_for_what_a_life_before_lost(tmp_path: Path) -> None:
-    """Power cut; a start that finds no controller, so does not register, and is stopped in
-    order; a start (seed 556 of 3 nodes).
+def test_a_clean_stop_does_not_hide_the_losses_of_an_earlier_process(tmp_path: Path) -> None:
+    """Power failure; a start that finds no controller, does not register, and is stopped cleanly;
+    another start (seed 556 of 3 nodes).
     """
     disk, path = Machine(), tmp_path / "registration"
     store_last_registration(disk, path, LastRegistration(17, disk.boot_id()))
@@ -82,7 +82,7 @@ def test_an_orderly_stop_does_not_vouch_for_what_a_life_before_lost(tmp_path: Pa
     assert not machine_ran_on(disk, path)
 
 
-def test_an_early_kill_does_not_forget_the_orderly_stop_before_a_restart_of_the_machine(
+def test_an_early_kill_keeps_the_clean_stop_before_a_machine_restart(
     tmp_path: Path,
 ) -> None:
     disk, path = Machine(), tmp_path / "registration"
@@ -102,13 +102,13 @@ def test_a_machine_without_a_boot_id_proves_nothing(tmp_path: Path) -> None:
     assert previous_broker_epoch(disk, path, clean=False, directories=()) == NO_BROKER_EPOCH
 
 
-def test_a_missing_log_directory_ends_the_vouching(tmp_path: Path) -> None:
+def test_a_missing_log_directory_ends_the_trust(tmp_path: Path) -> None:
     disk, path = Machine(), tmp_path / "registration"
     lost, kept, new = UUID(int=1), UUID(int=2), UUID(int=3)
     store_last_registration(
         disk, path, LastRegistration(17, disk.boot_id(), frozenset({lost, kept}))
     )
-    # a start that failed leaves a clean marker in a directory that it made
+    # a start that failed leaves a clean marker in a directory that it created
     for clean in (False, True):
         assert (
             previous_broker_epoch(disk, path, clean=clean, directories={kept, new})
@@ -117,7 +117,7 @@ def test_a_missing_log_directory_ends_the_vouching(tmp_path: Path) -> None:
         assert previous_broker_epoch(disk, path, clean=clean, directories={lost, kept, new}) == 17
 
 
-def test_after_a_failed_sync_nothing_is_vouched_for(tmp_path: Path) -> None:
+def test_after_a_failed_sync_no_log_is_trusted(tmp_path: Path) -> None:
     disk, path = Machine(), tmp_path / "registration"
     store_last_registration(disk, path, LastRegistration(17, disk.boot_id()))
     forget_last_registration(disk, path)
@@ -130,7 +130,7 @@ def test_a_damaged_file_is_reported(tmp_path: Path) -> None:
         previous_broker_epoch(Machine(), tmp_path / "registration", clean=False, directories=())
 
 
-def test_a_restart_of_the_machine_is_seen(tmp_path: Path) -> None:
+def test_a_restart_of_the_machine_is_detected(tmp_path: Path) -> None:
     disk, path = Machine(), tmp_path / "registration"
     assert machine_ran_on(disk, path)
     store_last_registration(disk, path, LastRegistration(17, disk.boot_id()))

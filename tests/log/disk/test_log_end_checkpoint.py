@@ -1,5 +1,5 @@
-"""The log end checkpoint of a node: a start finds a disk that is an older copy, and correct changes
-raise no alarm.
+"""The log end checkpoint of a node: a start detects a disk that is an older copy, and correct
+changes raise no alarm.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ SMALL = LogConfig(segment_bytes=400, file_delete_delay_ms=0)
 
 
 class Node:
-    """A node with one log, whose machine runs on, and whose disk may become an older copy
-    of itself.
+    """A node with one log, whose machine keeps running, and whose disk may be replaced by an older
+    copy of itself.
     """
 
     def __init__(self, home: Path) -> None:
@@ -61,7 +61,7 @@ class Node:
         shutil.copytree(self.home, self.copies / str(number))
 
     def roll_back(self, number: int, *, but: str = "") -> None:
-        """`but`: a file that stays as it is, as of another disk."""
+        """`but`: a file that stays unchanged, as if on another disk."""
         self.harness.kill()
         kept = (self.home / but).read_bytes() if but else b""
         shutil.rmtree(self.home)
@@ -88,13 +88,13 @@ async def node(tmp_path: Path) -> Node:
 
 @pytest.fixture
 async def small(tmp_path: Path) -> Node:
-    """Two batches a segment."""
+    """Two batches in each segment."""
     made = Node(tmp_path)
     await made.begin(SMALL)
     return made
 
 
-async def test_page_cache_that_is_lost_without_a_reboot_loses_the_log(
+async def test_a_page_cache_lost_without_a_reboot_is_a_loss_of_the_log(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
     node.write(2)
@@ -105,7 +105,7 @@ async def test_page_cache_that_is_lost_without_a_reboot_loses_the_log(
     node.write(2)
     await node.checkpoint()
     with path.open("r+b") as file:
-        file.truncate(durable)  # at a border of batches: nothing looks torn
+        file.truncate(durable)  # at a boundary of batches: no batch looks torn
     await node.next_life()
     assert node.is_lost
     assert "orders-0: the checkpoint names end offset 4, leader epoch 0, CRC " in caplog.text
@@ -116,7 +116,7 @@ async def test_page_cache_that_is_lost_without_a_reboot_loses_the_log(
         node.harness.open()
 
 
-async def test_the_alarm_is_repeated_until_the_log_is_given_up(node: Node) -> None:
+async def test_the_alarm_is_repeated_until_the_log_is_abandoned(node: Node) -> None:
     node.write(3)
     node.copy(1)
     node.write(3)
@@ -134,7 +134,7 @@ async def test_the_alarm_is_repeated_until_the_log_is_given_up(node: Node) -> No
     node.write(1)
     await node.next_life()
     assert not node.service.fenced and not node.service.registry.may_lack_records, (
-        "a new log is not measured by the old one"
+        "a new log is not compared with the old one"
     )
 
 
@@ -156,7 +156,7 @@ async def test_the_same_end_with_another_batch_is_a_loss(node: Node) -> None:
     assert "found there: end offset 3, leader epoch 0" in node.service.fenced[PARTITION]
 
 
-async def test_after_a_power_cut_and_without_proof_nothing_is_compared(node: Node) -> None:
+async def test_after_a_power_failure_without_proof_nothing_is_compared(node: Node) -> None:
     node.write(3)
     await node.checkpoint()
     active = node.log.active.file
@@ -167,10 +167,10 @@ async def test_after_a_power_cut_and_without_proof_nothing_is_compared(node: Nod
     await node.next_life(survival_proven=False)
     assert not node.is_lost and node.service.logs[PARTITION].log_end_offset == 0
     await node.next_life()
-    assert not node.is_lost, "what the first start found is what counts now"
+    assert not node.is_lost, "the state that the first start found is the new reference"
 
 
-async def test_an_orderly_stop_is_compared_also_after_a_reboot(node: Node) -> None:
+async def test_the_end_of_a_clean_stop_is_compared_also_after_a_reboot(node: Node) -> None:
     node.write(3)
     await node.service.close(broker_epoch=7)
     path = node.home / "orders-0" / f"{0:020d}.log"
@@ -192,11 +192,11 @@ async def test_directories_without_the_file_start_as_before(node: Node) -> None:
     )
 
 
-async def test_a_release_that_writes_recovery_points_alone_makes_the_file_void(node: Node) -> None:
+async def test_a_release_that_writes_only_recovery_points_voids_the_file(node: Node) -> None:
     node.write(3)
     await node.checkpoint()
     node.service.truncate_to(node.log, 1)
-    (node.log.path / LOG_END_VOID).unlink()  # which that release does not know
+    (node.log.path / LOG_END_VOID).unlink()  # which that release does not support
     (node.home / "recovery-point-offset-checkpoint").write_bytes(b"0\n1\norders 0 1\n")
     assert load_log_ends(node.harness.disk, node.home).lines == {}
     await node.next_life()
@@ -223,8 +223,8 @@ def is_deleted(node: Node) -> None:
     node.service.delete(PARTITION)
 
 
-def comes_back(node: Node) -> None:
-    """The replica went elsewhere and came back: of the same topic id."""
+def returns(node: Node) -> None:
+    """The replica was reassigned and returned, with the same topic id."""
     node.service.delete(PARTITION)
     node.log = node.harness.open(SMALL)
 
@@ -246,7 +246,7 @@ def loses_all_records(node: Node) -> None:
         begins_anew,
         begins_anew_beyond,
         is_deleted,
-        comes_back,
+        returns,
         is_another_topic,
         loses_all_records,
     ],
@@ -254,7 +254,7 @@ def loses_all_records(node: Node) -> None:
 @pytest.mark.parametrize(
     "killed_after", ["at once", "a write", "a checkpoint", "a checkpoint and a write", "a stop"]
 )
-async def test_a_change_by_right_is_no_loss(
+async def test_a_correct_change_is_not_a_loss(
     small: Node, change: Callable[[Node], None], killed_after: str
 ) -> None:
     node = small
@@ -277,10 +277,12 @@ async def test_a_change_by_right_is_no_loss(
         await node.checkpoint()
 
 
-async def test_a_cut_beside_a_checkpoint_is_no_loss(
+async def test_a_truncation_during_a_checkpoint_is_not_a_loss(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The checkpoint is planned, the log is cut, and the file that names the old end arrives."""
+    """The checkpoint is planned, the log is truncated, and then the file with the old end is
+    written.
+    """
     node.write(5)
     write_atomic = node.harness.disk.write_atomic
 
@@ -302,7 +304,9 @@ async def test_a_cut_beside_a_checkpoint_is_no_loss(
     assert node.log.log_end_offset == 2 and not (node.log.path / LOG_END_VOID).exists()
 
 
-async def test_without_the_mark_nothing_is_cut(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_mark_nothing_is_truncated(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node.write(5)
     await node.checkpoint()
 

@@ -1,5 +1,5 @@
-"""The checkpoint of ends under any history: an honest disk raises no alarm, an older copy
-below the checkpoint always does.
+"""The log end checkpoint under any history: a correct disk raises no alarm, an older copy below the
+checkpoint always does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mqd.testing.disk import MemoryDisk
 from mqd.testing.inodes import Directory
 from mqd.testing.process import Killed, Process
 from mqd.testing.scheduler import VirtualClock
-from tests.log.compacting import InlineDisk, roll, settle
+from tests.log.compacting import InlineDisk, roll, sync_and_commit
 from tests.log.support import PARTITION, Harness, batch
 
 HOME = Path("/logs")
@@ -49,11 +49,11 @@ STEPS = (
 )
 HISTORY = st.lists(st.tuples(st.sampled_from(STEPS), st.floats(0, 1)), min_size=1, max_size=6)
 CRASH = st.none() | st.integers(0, 60)
-"""In the change of the disk after so many others of the last step."""
+"""At which change of the disk in the last step it is killed."""
 
 
 class Machine:
-    """It runs on; the process on it is killed at any change of the disk."""
+    """It keeps running; the process on it is killed at any change of the disk."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -82,16 +82,16 @@ class Machine:
             case "write":
                 for _ in range(int(share * 8) + 1):
                     value = b"%d" % self.random.getrandbits(30)
-                    with suppress(MqError):  # no segment begins as long as a cut is not on the disk
+                    with suppress(MqError):  # no segment begins before a truncation is on the disk
                         self.harness.append(
                             log, batch(value * 8), epoch=max(log.epochs.latest, 0) + (share > 0.9)
                         )
                     service.flush()
                     if self.random.random() < 0.3:
-                        await settle(self.harness, log)
+                        await sync_and_commit(self.harness, log)
             case "cut":
                 service.truncate_to(log, offset)
-                await settle(self.harness, log)
+                await sync_and_commit(self.harness, log)
             case "begin anew":
                 service.reset(log, int(share * 40))
             case "remove records":
@@ -102,10 +102,10 @@ class Machine:
             case "checkpoint":
                 await service.checkpoint_recovery_points()
             case "compact":
-                await settle(self.harness, log)
+                await sync_and_commit(self.harness, log)
                 if log.active.size and log.durability.may_roll:
                     roll(self.harness, log)
-                    await settle(self.harness, log)
+                    await sync_and_commit(self.harness, log)
                 await service.compactor.clean_one()
             case "replace":
                 service.delete(PARTITION)
@@ -114,7 +114,7 @@ class Machine:
                 await self.live(survival_proven=share < 0.5)
 
     async def live_through(self, history: list[tuple[str, float]], crash: int | None) -> None:
-        """The last step may be its end."""
+        """The process may be killed in the last step."""
         await self.live()
         for number, (step, share) in enumerate(history):
             if number == len(history) - 1 and crash is not None:
@@ -135,7 +135,7 @@ CREATED_AGAIN: list[tuple[str, float]] = [("stop", 0.0), ("replace", 0.0), ("wri
 @example([([("write", 0.0)], None), (CREATED_AGAIN, 1)], 0)
 @example([([("write", 0.0)], None), (CREATED_AGAIN, 2)], 0)
 @example([([("write", 0.0)], None), (CREATED_AGAIN, 3)], 0)
-def test_an_honest_disk_raises_no_alarm(
+def test_a_correct_disk_raises_no_alarm(
     lives: list[tuple[list[tuple[str, float]], int | None]], seed: int
 ) -> None:
     async def main() -> None:
@@ -163,12 +163,12 @@ def test_an_honest_disk_raises_no_alarm(
 
 @settings(max_examples=25, deadline=None)
 @given(HISTORY, HISTORY, st.integers(0, 2**20))
-def test_an_older_copy_below_the_checkpoint_always_does(
+def test_an_older_copy_below_the_checkpoint_always_raises_an_alarm(
     before: list[tuple[str, float]], after: list[tuple[str, float]], seed: int
 ) -> None:
-    """A copy of the log beside its checkpoint: the alarm is of the log.
+    """A copy of the log beside its checkpoint: the alarm names the log.
 
-    A copy of all of it: the disk serial is less.
+    A copy of all: the disk serial is smaller.
     """
 
     async def main() -> None:
@@ -180,12 +180,12 @@ def test_an_older_copy_below_the_checkpoint_always_does(
         for step, share in after:
             await machine.take(step, share)
         machine.open()
-        await settle(machine.harness, machine.log)  # no segment begins before that
+        await sync_and_commit(machine.harness, machine.log)  # no segment begins before that
         await machine.take("checkpoint", 0)
         for _ in range(end + 10):
             if machine.log.log_end_offset <= end:
                 await machine.take("write", 0.0)
-                await settle(machine.harness, machine.log)
+                await sync_and_commit(machine.harness, machine.log)
         assert machine.log.log_end_offset > end
         await machine.take("checkpoint", 0)
         reported = machine.harness.service.housekeeping.disk_serial
@@ -225,11 +225,11 @@ def found(directory: Directory, *names: str) -> bytearray:
     return inode.data
 
 
-async def test_a_checkpoint_that_finds_no_space_is_removed_at_a_start(
+async def test_a_checkpoint_without_space_is_removed_at_a_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of a log that a power cut has made shorter the old line must not be left: the next
-    start would take it for true.
+    """After a power failure has shortened the log, the old line must be removed: the next start
+    would believe it.
     """
     machine = Machine(1)
     await machine.live_through([("write", 1.0), ("checkpoint", 0)], None)

@@ -1,5 +1,5 @@
-"""Lookups by time: any log, with steps of one header, equals a look at every record. In each pause
-the log may lose its start and its older segments may be closed.
+"""Lookups by time: for any log, in steps of one header, the result equals a scan of every record.
+In each pause the log may lose its start, and its older segments may be closed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ batches = st.builds(
 
 
 def records_of(log: PartitionLog) -> list[list[Record]]:
-    """Of each batch."""
+    """The records of each batch."""
     found = []
     for segment in log.segments:
         data = (log.path / f"{segment.base_offset:020d}.log").read_bytes()[: segment.size]
@@ -54,7 +54,7 @@ def records_of(log: PartitionLog) -> list[list[Record]]:
 
 
 def first_since(log: PartitionLog, timestamp: int, limit: int) -> FoundRecord | None:
-    """The plain function."""
+    """The reference implementation."""
     for records in records_of(log):
         for record in records:
             if log.log_start_offset <= record.offset < limit and record.timestamp >= timestamp:
@@ -63,7 +63,7 @@ def first_since(log: PartitionLog, timestamp: int, limit: int) -> FoundRecord | 
 
 
 def youngest(log: PartitionLog, limit: int) -> FoundRecord | None:
-    """The plain function. `limit` lies between two batches."""
+    """The reference implementation. `limit` lies between two batches."""
     all_batches = [
         records
         for records in records_of(log)
@@ -77,7 +77,7 @@ def youngest(log: PartitionLog, limit: int) -> FoundRecord | None:
 
 
 def finished(log: PartitionLog, work: Slices[FoundRecord | None]) -> tuple[FoundRecord | None, int]:
-    """What it finds, and the number of pauses, in which all older segments are closed."""
+    """The result and the number of pauses; in each pause all older segments are closed."""
     pauses = 0
     while True:
         try:
@@ -115,7 +115,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     st.sampled_from((1000, 1 << 20)),
     st.data(),
 )
-def test_slices_find_what_a_look_at_every_record_finds(
+def test_sliced_lookups_equal_a_scan_of_every_record(
     written: list[Written], interval: int, segment_bytes: int, data: st.DataObject
 ) -> None:
     async def run() -> None:
@@ -140,9 +140,7 @@ def test_slices_find_what_a_look_at_every_record_finds(
 
 
 @pytest.mark.parametrize("largest", [False, True])
-async def test_segments_that_are_removed_in_a_pause_are_not_opened(
-    tmp_path: Path, largest: bool
-) -> None:
+async def test_segments_removed_in_a_pause_are_not_opened(tmp_path: Path, largest: bool) -> None:
     times = [7, 3, 3, 3, 3, 2, 5, 5, 4, 9]
     harness, log = await filled(
         tmp_path, [Written([time], Codec.NONE, b"x" * 150) for time in times], 0, 500
@@ -164,7 +162,7 @@ async def test_segments_that_are_removed_in_a_pause_are_not_opened(
 
 
 async def test_a_log_of_many_headers_is_walked_in_steps(tmp_path: Path) -> None:
-    """The youngest batch is beyond the limit, and is followed by none of its age."""
+    """The youngest batch is beyond the limit, and no batch of its age follows."""
     written = [Written([5 if number == 1 else 1], Codec.NONE, b"") for number in range(200)] + [
         Written([9], Codec.NONE, b"")
     ]

@@ -1,5 +1,5 @@
-"""Opening what a crash, a bad disk or a careless hand left (RELIABILITY: bad files, torn
-tails, corruption).
+"""Opening logs after a crash, a bad disk or a manual mistake (RELIABILITY: bad files, torn tails,
+corruption).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mqd.protocol.files import (
 )
 from mqd.protocol.slices import all_slices
 from mqd.types import TopicPartition
-from tests.log.support import PARTITION, FaultyDisk, Harness, batch, records_of, settle
+from tests.log.support import PARTITION, FaultyDisk, Harness, batch, records_of, run_pending_tasks
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=100)
 
@@ -36,7 +36,7 @@ def values(harness: Harness, log: PartitionLog) -> list[bytes]:
 async def filled(
     path: Path, count: int = 30, config: LogConfig = SMALL, *, clean: bool = False
 ) -> Harness:
-    """A log of `count` one-record batches of about 100 bytes (7 or so a segment), after its
+    """A log of `count` one-record batches of about 100 bytes (about 7 in each segment), after its
     process died or stopped.
     """
     harness = Harness(path)
@@ -71,7 +71,7 @@ async def fenced(harness: Harness) -> str:
 
 
 @pytest.mark.parametrize("clean", [False, True], ids=["killed", "stopped"])
-async def test_everything_is_there_again(tmp_path: Path, clean: bool) -> None:
+async def test_a_restart_recovers_everything(tmp_path: Path, clean: bool) -> None:
     harness = await filled(tmp_path, clean=clean)
     log = await reopened(harness)
     assert harness.service.registry.clean_start is clean
@@ -86,8 +86,10 @@ async def test_everything_is_there_again(tmp_path: Path, clean: bool) -> None:
     harness.kill()
 
 
-async def test_the_last_batches_cut_at_every_byte(tmp_path: Path) -> None:
-    """A kill -9 at any byte leaves whole batches, dense, and a log that goes on."""
+async def test_a_kill_at_every_byte_leaves_whole_batches(tmp_path: Path) -> None:
+    """A kill -9 at any byte leaves complete batches without gaps, and a log that accepts
+    appends.
+    """
     harness = await filled(tmp_path, 10, LogConfig())
     path = segment_files(tmp_path)[0]
     whole = path.read_bytes()
@@ -142,7 +144,7 @@ async def test_one_flipped_bit_at_the_tail_is_torn_and_elsewhere_corruption(
     else:
         reason = await fenced(harness)
         assert "corruption" in reason and path.name in reason and f"byte {position}:" in reason
-        assert path.read_bytes() == bytes(data), "what is fenced is not touched"
+        assert path.read_bytes() == bytes(data), "a fenced log is not changed"
     harness.kill()
 
 
@@ -156,11 +158,11 @@ async def test_one_flipped_bit_at_the_tail_is_torn_and_elsewhere_corruption(
         (LogConfig(segment_bytes=700), 10),
     ],
 )
-async def test_after_a_power_cut_what_was_never_synced_ends_at_its_first_bad_batch(
+async def test_after_a_power_failure_unsynced_records_end_at_a_bad_batch(
     tmp_path: Path, config: LogConfig, recovery_point: int
 ) -> None:
-    """Blocks reach the disk in any order: a valid batch behind a bad one is no proof that
-    both were there.
+    """Blocks reach the disk in any order: a valid batch after a bad one does not prove that both
+    were there.
     """
     harness = await filled(tmp_path, 30, config)
     encoded = encode_offset_checkpoint({PARTITION: recovery_point})
@@ -190,10 +192,12 @@ async def test_after_a_power_cut_what_was_never_synced_ends_at_its_first_bad_bat
 
 
 @pytest.mark.parametrize("recovery_point", [0, 14])
-async def test_after_a_power_cut_what_was_never_synced_ends_where_a_segment_is_short(
+async def test_after_a_power_failure_unsynced_records_end_at_a_short_segment(
     tmp_path: Path, recovery_point: int
 ) -> None:
-    """A younger segment may be on the disk whole, and the end of the one before it not."""
+    """A younger segment may be complete on the disk while the end of the previous one is
+    missing.
+    """
     harness = await filled(tmp_path, 30, LogConfig(segment_bytes=700))
     (tmp_path / "recovery-point-offset-checkpoint").write_bytes(
         encode_offset_checkpoint({PARTITION: recovery_point})
@@ -216,10 +220,11 @@ async def test_after_a_power_cut_what_was_never_synced_ends_where_a_segment_is_s
 
 
 @pytest.mark.parametrize(("survived", "recovery_point"), [(False, 0), (False, 29), (True, 0)])
-async def test_after_a_power_cut_a_cut_that_was_not_synced_ends_the_log_there(
+async def test_after_a_power_failure_an_unsynced_truncation_ends_the_log(
     tmp_path: Path, survived: bool, recovery_point: int
 ) -> None:
-    """The log was cut and went on in a new segment; the segment is on the disk, the cut is not.
+    """The log was truncated and continued in a new segment; the segment is on the disk, the
+    truncation is not.
 
     Nothing from there on was synced.
     """
@@ -241,7 +246,7 @@ async def test_after_a_power_cut_a_cut_that_was_not_synced_ends_the_log_there(
     harness.kill()
 
 
-async def test_corruption_is_also_seen_across_segments_and_others_start(tmp_path: Path) -> None:
+async def test_corruption_across_segments_is_detected_and_other_logs_start(tmp_path: Path) -> None:
     harness = await filled(tmp_path)
     (tmp_path / "recovery-point-offset-checkpoint").write_bytes(b"")
     path = segment_files(tmp_path)[-2]
@@ -258,7 +263,7 @@ async def test_corruption_is_also_seen_across_segments_and_others_start(tmp_path
     harness.kill()
 
 
-async def test_an_empty_segment_behind_a_torn_tail_goes(tmp_path: Path) -> None:
+async def test_an_empty_segment_after_a_torn_tail_is_removed(tmp_path: Path) -> None:
     harness = await filled(tmp_path, 5, LogConfig())
     first = segment_files(tmp_path)[0]
     first.write_bytes(first.read_bytes()[:-1])
@@ -321,7 +326,7 @@ async def test_bad_indexes_are_rebuilt(tmp_path: Path, kind: str, suffix: str, c
         assert decode_time_index(path.with_suffix(".timeindex").read_bytes())[0]
 
 
-async def test_indexes_agree_with_the_log(tmp_path: Path) -> None:
+async def test_indexes_equal_the_log(tmp_path: Path) -> None:
     await filled(tmp_path, clean=True)
     for path in segment_files(tmp_path):
         data = path.read_bytes()
@@ -339,7 +344,7 @@ async def test_a_damaged_snapshot_falls_back_to_an_older_one_and_the_log(tmp_pat
         path.write_bytes(data)
     log = await reopened(harness)
     assert [entry.last_sequence for entry in log.producers.entries()] == [29]
-    assert log.producers.check(1, 0, 26, 0) is not None, "replayed batches are known one by one"
+    assert log.producers.check(1, 0, 26, 0) is not None, "replayed batches are known individually"
     assert any("snapshot" in finding for finding in harness.service.reports[0].findings)
     harness.kill()
 
@@ -353,7 +358,7 @@ async def test_producers_come_from_older_segments_where_snapshots_are_missing(
     )
     home = tmp_path / str(PARTITION)
     last = int(segment_files(tmp_path)[-1].stem)
-    assert not list(home.glob("*.snapshot")), "nothing ran that would have written them"
+    assert not list(home.glob("*.snapshot")), "no task ran that would have written them"
     path = segment_files(tmp_path)[-1]
     path.write_bytes(b"")
     log = await reopened(harness)
@@ -364,7 +369,7 @@ async def test_producers_come_from_older_segments_where_snapshots_are_missing(
     harness.kill()
 
 
-async def test_a_snapshot_beyond_a_torn_tail_does_not_come_back(tmp_path: Path) -> None:
+async def test_a_snapshot_beyond_a_torn_tail_is_not_loaded(tmp_path: Path) -> None:
     harness = await filled(tmp_path, 10, LogConfig())
     home = tmp_path / str(PARTITION)
     stale = home / f"{9:020d}.snapshot"
@@ -425,7 +430,7 @@ async def test_bad_checkpoints_count_as_missing(tmp_path: Path, name: str, conte
     harness.kill()
 
 
-async def test_odd_names_are_left_alone_or_cleared_away(tmp_path: Path) -> None:
+async def test_files_with_unknown_names_are_ignored_or_removed(tmp_path: Path) -> None:
     harness = await filled(tmp_path, 8)
     home = tmp_path / str(PARTITION)
     for name in (
@@ -460,7 +465,7 @@ async def test_segments_that_overlap_are_refused(tmp_path: Path) -> None:
     harness.kill()
 
 
-async def test_symlinks_and_unreadable_things(tmp_path: Path) -> None:
+async def test_symlinks_and_unreadable_files(tmp_path: Path) -> None:
     harness = await filled(tmp_path / "real", 8)
     (tmp_path / "link").symlink_to(tmp_path / "real")
     harness.directories = (tmp_path / "link",)
@@ -490,7 +495,7 @@ async def test_metadata_of_a_partition(tmp_path: Path) -> None:
     harness.kill()
 
 
-async def test_what_is_no_partition_is_fenced_and_never_removed(tmp_path: Path) -> None:
+async def test_a_directory_that_is_not_a_partition_is_fenced_and_kept(tmp_path: Path) -> None:
     for name in ("holiday-2025", "my.photos-delete", "orders-0.1234-delete"):
         (tmp_path / name / "album").mkdir(parents=True)
         (tmp_path / name / "a.jpg").write_bytes(b"jpg")
@@ -503,9 +508,9 @@ async def test_what_is_no_partition_is_fenced_and_never_removed(tmp_path: Path) 
         TopicPartition("holiday", 2026),
     }
     async with harness.running():
-        await settle()
+        await run_pending_tasks()
         harness.service.delete(TopicPartition("holiday", 2025))
-        await settle()
+        await run_pending_tasks()
     assert len(list(tmp_path.rglob("*.jpg"))) == len(list(tmp_path.rglob("album"))) == 3
     with pytest.raises(StorageError, match="already exists"):
         harness.open(partition=TopicPartition("holiday", 2025))
@@ -523,7 +528,7 @@ TORN = b"version: 0\ntopic_id: L1VvD9zPRG"
     [None, b"", b"\0" * 40, TORN, TORN.ljust(PARTITION_METADATA_BYTES, b"\0")],
     ids=["missing", "empty", "zeros", "torn", "torn with zeros"],
 )
-async def test_only_a_creation_that_promised_nothing_is_undone(
+async def test_only_a_creation_without_acknowledgements_is_undone(
     tmp_path: Path, metadata: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     home = tmp_path / str(PARTITION)
@@ -552,7 +557,7 @@ async def test_only_a_creation_that_promised_nothing_is_undone(
 
 
 @pytest.mark.parametrize("survived", [True, False])
-async def test_records_without_complete_metadata_are_removed_only_where_nothing_was_synced(
+async def test_unsynced_records_without_complete_metadata_are_removed(
     tmp_path: Path, survived: bool
 ) -> None:
     harness = await filled(tmp_path, 8)
@@ -571,11 +576,12 @@ async def test_records_without_complete_metadata_are_removed_only_where_nothing_
 @pytest.mark.parametrize(
     "leftover", ["leader-epoch-checkpoint.tmp", "00000000000000000000.log.deleted"]
 )
-async def test_files_that_a_crash_left_do_not_make_an_unfinished_log_a_damaged_one(
+async def test_an_unfinished_log_with_files_of_a_crash_is_not_damaged(
     tmp_path: Path, leftover: str
 ) -> None:
-    """Seed 500243 of 3 nodes: the power cut came during the first sync. The only replica in sync
-    was fenced for ever, and its partition had no leader."""
+    """Seed 500243 of 3 nodes: the power failed during the first sync. The only replica in sync was
+    fenced permanently, and its partition had no leader.
+    """
     harness = await filled(tmp_path, 8)
     harness.kill()
     path = tmp_path / str(PARTITION) / "partition.metadata"
@@ -587,7 +593,7 @@ async def test_files_that_a_crash_left_do_not_make_an_unfinished_log_a_damaged_o
     harness.kill()
 
 
-async def test_an_orderly_stop_does_not_make_a_damaged_log_trusted(tmp_path: Path) -> None:
+async def test_a_clean_stop_does_not_make_a_damaged_log_trusted(tmp_path: Path) -> None:
     harness = await filled(tmp_path, 20)
     path = segment_files(tmp_path)[0]
     data = bytearray(path.read_bytes())
@@ -620,7 +626,7 @@ async def test_a_log_that_ends_before_its_start_is_reset(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("clean", [False, True], ids=["killed", "stopped"])
-async def test_a_log_start_that_cannot_be_true_removes_nothing(
+async def test_an_impossible_log_start_removes_nothing(
     tmp_path: Path, clean: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     harness = await filled(tmp_path, clean=clean)
@@ -653,7 +659,7 @@ async def test_a_missing_segment_in_the_middle_fences_the_log(tmp_path: Path, cl
 
 
 @pytest.mark.parametrize("clean", [False, True], ids=["killed", "stopped"])
-async def test_holes_are_right_in_a_compacted_topic(tmp_path: Path, clean: bool) -> None:
+async def test_gaps_are_valid_in_a_compacted_topic(tmp_path: Path, clean: bool) -> None:
     harness = await filled(tmp_path, clean=clean)
     segment_files(tmp_path)[1].unlink()
     await harness.restart()
@@ -663,11 +669,12 @@ async def test_holes_are_right_in_a_compacted_topic(tmp_path: Path, clean: bool)
 
 
 @pytest.mark.parametrize("recovery_point", [0, 29])
-async def test_after_a_power_cut_a_log_without_its_first_segment_starts_empty_unless_it_was_synced(
+async def test_after_a_power_failure_a_log_without_its_first_segment_is_empty(
     tmp_path: Path, recovery_point: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Otherwise the follower fetches from the end of what is left, and never gets the missing
-    records."""
+    """Otherwise the follower fetches from the end of the remaining log, and never gets the missing
+    records.
+    """
     harness = await filled(tmp_path)
     (tmp_path / "recovery-point-offset-checkpoint").write_bytes(
         encode_offset_checkpoint({PARTITION: recovery_point})
@@ -688,11 +695,12 @@ async def test_after_a_power_cut_a_log_without_its_first_segment_starts_empty_un
     harness.kill()
 
 
-async def test_after_a_power_cut_a_log_that_lost_its_end_and_got_back_removed_segments_restarts(
+async def test_after_a_power_failure_a_log_with_returned_segments_is_reset(
     tmp_path: Path,
 ) -> None:
-    """Retention removed all segments below 35; the power cut undid the removal of the second one,
-    and took the records from 30 on."""
+    """Retention removed all segments below 35. The power failure undid the removal of the second
+    one, and removed the records from 30 on.
+    """
     harness = await filled(tmp_path)
     (tmp_path / "log-start-offset-checkpoint").write_bytes(
         encode_offset_checkpoint({PARTITION: 35})
@@ -706,7 +714,7 @@ async def test_after_a_power_cut_a_log_that_lost_its_end_and_got_back_removed_se
 
 
 @pytest.mark.parametrize("checkpoint", [None, 100])
-async def test_after_a_power_cut_a_log_that_began_at_the_leaders_start_is_whole(
+async def test_after_a_power_failure_a_log_from_the_leader_s_start_is_complete(
     tmp_path: Path, checkpoint: int | None
 ) -> None:
     harness = await filled(tmp_path)
@@ -738,8 +746,8 @@ async def test_a_missing_first_segment_is_reported(
     harness.kill()
 
 
-async def test_a_full_disk_fences_nothing(tmp_path: Path) -> None:
-    """Indexes are written anew after a kill; without space they wait."""
+async def test_a_full_disk_fences_no_log(tmp_path: Path) -> None:
+    """Indexes are written again after a kill; without space they wait."""
     harness = await filled(tmp_path)
     for path in (*segment_files(tmp_path, ".index"), *segment_files(tmp_path, ".timeindex")):
         path.unlink()
@@ -755,7 +763,7 @@ async def test_a_full_disk_fences_nothing(tmp_path: Path) -> None:
     harness.kill()
 
 
-async def test_old_formats_and_half_compactions_are_fenced(tmp_path: Path) -> None:
+async def test_old_formats_and_incomplete_compactions_are_fenced(tmp_path: Path) -> None:
     harness = await filled(tmp_path, 3, LogConfig())
     home = tmp_path / str(PARTITION)
     (home / f"{0:020d}.log.swap").write_bytes(b"")
@@ -770,7 +778,7 @@ async def test_many_segments_are_not_read_beyond_the_recovery_point(tmp_path: Pa
     )
     first = segment_files(tmp_path)[0]
     data = bytearray(first.read_bytes())
-    data[-1] ^= 1  # below the recovery point nobody looks
+    data[-1] ^= 1  # below the recovery point no batch is checked
     first.write_bytes(data)
     for number, snapshot in enumerate(segment_files(tmp_path, ".snapshot")):
         assert number >= 0 and snapshot.exists()

@@ -1,5 +1,5 @@
-"""A process is killed, or loses power, at each change of the disk that cleaning a log
-makes: the log holds what it held.
+"""A process is killed, or the power fails, at each change of the disk during a cleaning: the log
+keeps its records.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mqd.log.log_config import LogConfig
 from mqd.testing.disk import MemoryDisk
 from mqd.testing.process import Killed, Process
 from mqd.testing.scheduler import VirtualClock
-from tests.log.compacting import InlineDisk, Writer, committed_table, roll, settle
+from tests.log.compacting import InlineDisk, Writer, committed_table, roll, sync_and_commit
 from tests.log.support import PARTITION, Harness
 
 CONFIG = LogConfig(
@@ -50,7 +50,7 @@ class Machine:
 
 
 async def prepared(seed: int, *, checkpointed: bool) -> tuple[Machine, Writer]:
-    """A log that was cleaned once and has been written to since."""
+    """A log that was cleaned once and has later appends."""
     machine = Machine(seed)
     harness = machine.harness
     await harness.service.start()
@@ -61,7 +61,7 @@ async def prepared(seed: int, *, checkpointed: bool) -> tuple[Machine, Writer]:
             writer.write()
         writer.end_all()
         roll(harness, log)
-        await settle(harness, log)
+        await sync_and_commit(harness, log)
         if not part:
             await harness.service.compactor.clean_one()
     if checkpointed:
@@ -73,7 +73,7 @@ async def prepared(seed: int, *, checkpointed: bool) -> tuple[Machine, Writer]:
 
 @pytest.mark.parametrize("checkpointed", [True, False])
 @pytest.mark.parametrize("power_cut", [False, True])
-async def test_a_crash_at_any_change_of_the_disk(
+async def test_a_crash_at_any_change_of_the_disk_loses_no_records(
     autojump_clock: object, power_cut: bool, checkpointed: bool
 ) -> None:
     machine, _ = await prepared(0, checkpointed=checkpointed)
@@ -98,7 +98,7 @@ async def test_a_crash_at_any_change_of_the_disk(
             assert committed_table(harness, log) == writer.dictionary, at
             names = [path.suffix for path in machine.disk.files(str(log.path))]
             assert not {".cleaned", ".swap"} & set(names), (at, names)
-        await settle(harness, log)
+        await sync_and_commit(harness, log)
         while await harness.service.compactor.clean_one():
             pass
         assert committed_table(harness, log) == writer.dictionary, at

@@ -1,4 +1,4 @@
-"""Plans of what is synced, and that a plan made before a cut does not count after it."""
+"""Plans of what is synced; a plan from before a truncation does not count after it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mqd.protocol.markers import EndMarker, build_end_marker
 from tests.log.support import Harness, batch
 
 
-async def test_a_plan_names_what_is_not_durable_and_no_more(tmp_path: Path) -> None:
+async def test_a_plan_names_only_what_is_not_durable(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     await harness.service.start()
     log = harness.open(LogConfig(segment_bytes=400))
@@ -35,7 +35,7 @@ async def test_a_plan_names_what_is_not_durable_and_no_more(tmp_path: Path) -> N
     harness.kill()
 
 
-async def test_a_sync_that_began_before_a_cut_promises_nothing(tmp_path: Path) -> None:
+async def test_a_sync_from_before_a_truncation_proves_nothing(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     await harness.service.start()
     log = harness.open(LogConfig(segment_bytes=400))
@@ -44,12 +44,12 @@ async def test_a_sync_that_began_before_a_cut_promises_nothing(tmp_path: Path) -
     plan = plan_sync(harness.disk, log, whole=True)
     harness.service.truncate_to(log, 1)
     plan.run(harness.disk)
-    assert not list(log.path.glob("*.snapshot")), "the thread knew of the cut"
+    assert not list(log.path.glob("*.snapshot")), "the thread knew of the truncation"
     log.durability.lowest_truncation, cut = NO_TRUNCATION, log.durability.lowest_truncation
     plan.run(harness.disk)
     log.durability.lowest_truncation = cut
     assert list(log.path.glob("*.snapshot")), (
-        "the cut came too late for the thread: it wrote snapshots of offsets that are gone"
+        "the truncation was too late for the thread: it wrote snapshots of truncated offsets"
     )
     harness.service.after_sync(plan)
     assert (
@@ -60,11 +60,11 @@ async def test_a_sync_that_began_before_a_cut_promises_nothing(tmp_path: Path) -
     harness.kill()
 
 
-async def test_a_segment_that_was_durable_before_it_was_full_has_its_aborted_transactions_on_disk(
+async def test_a_durable_segment_has_its_aborted_transactions_on_disk(
     tmp_path: Path,
 ) -> None:
-    """No later plan looks at it again, and recovery believes the file: without it, records
-    that were aborted would be given out.
+    """No later plan checks it again, and recovery believes the file: without it, readers would get
+    aborted records.
     """
     harness = Harness(tmp_path)
     await harness.service.start()

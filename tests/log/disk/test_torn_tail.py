@@ -1,5 +1,5 @@
-"""A torn tail is a torn tail, whatever its payload. A damaged length is damage where a checkpoint
-shows that the batch was complete.
+"""A torn tail is recognized as such, whatever its payload. A damaged length is corruption where a
+checkpoint shows that the batch was complete.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _directories = count()
 
 
 def at_offset(data: bytearray, offset: int) -> bytes:
-    """The batch as it lies in a log: its base offset is outside of what the CRC covers."""
+    """The batch as it is in a log: its base offset is outside the bytes that the CRC covers."""
     pack_into(">q", data, 0, offset)
     seal(data)
     return bytes(data)
@@ -97,7 +97,7 @@ forgeries = st.builds(
     cut_share=st.floats(min_value=0, max_value=1),
 )
 @example([forged(at_offset(batch(b"inside"), 1 << 40), b"before", b"b" * 60)], 0.95)
-async def test_a_kill_leaves_all_whole_batches_whatever_they_contain(
+async def test_a_kill_leaves_all_whole_batches_with_any_contents(
     tmp_path: Path, batches: list[bytes], cut_share: float
 ) -> None:
     directory = tmp_path / str(next(_directories))
@@ -130,7 +130,7 @@ async def test_a_kill_leaves_all_whole_batches_whatever_they_contain(
 async def test_a_damaged_length_below_a_checkpoint_is_corruption(
     tmp_path: Path, damaged: int, payload: bytes, checkpoint: str
 ) -> None:
-    """The claimed end is behind the file's, as in a torn write. Without a checkpoint nothing shows
+    """The claimed end is beyond the file's, as in a torn write. Without a checkpoint nothing shows
     that it is not one, because the client chooses all bytes that follow.
     """
     harness = Harness(tmp_path)
@@ -168,7 +168,7 @@ async def test_a_damaged_length_below_a_checkpoint_is_corruption(
     harness.kill()
 
 
-async def test_a_checkpoint_that_does_not_count_leaves_a_torn_tail(tmp_path: Path) -> None:
+async def test_an_invalid_checkpoint_leaves_a_torn_tail(tmp_path: Path) -> None:
     """A truncation voids the line of the log end checkpoint. The log is written again below it."""
     harness = Harness(tmp_path)
     await harness.service.start()

@@ -1,5 +1,5 @@
-"""The cleaner of logs at work: what a compacted log holds against a dictionary, and what
-happens to the log meanwhile.
+"""The log cleaner: the contents of a compacted log compared with a dictionary, and changes of the
+log during a cleaning.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mqd.protocol.compression import Codec
 from mqd.protocol.files import CLEANER_CHECKPOINT, decode_offset_checkpoint
 from mqd.protocol.record_reader import Record
 from mqd.types import TopicPartition
-from tests.log.compacting import roll, settle
+from tests.log.compacting import roll, sync_and_commit
 from tests.log.support import NOW, PARTITION, Harness, InlineDisk, batch, records_of, wait_until
 
 COMPACT = LogConfig(
@@ -56,9 +56,9 @@ def records(
 
 
 async def clean(harness: Harness, log: PartitionLog, *, passes: int = 1) -> None:
-    await settle(harness, log)
+    await sync_and_commit(harness, log)
     for _ in range(passes):
-        assert await harness.service.compactor.clean_one(), "nothing was due"
+        assert await harness.service.compactor.clean_one(), "no log was due"
 
 
 async def open_compacted(harness: Harness, config: LogConfig = COMPACT) -> PartitionLog:
@@ -67,7 +67,7 @@ async def open_compacted(harness: Harness, config: LogConfig = COMPACT) -> Parti
 
 
 def write_updates(harness: Harness, log: PartitionLog, count: int, *, keys: int) -> None:
-    """Record `number` gives key k`number % keys` the value v`number`."""
+    """Record `number` has the key k`number % keys` and the value v`number`."""
     for number in range(count):
         harness.write(log, records((f"k{number % keys}", f"v{number}")))
 
@@ -95,7 +95,7 @@ def held(harness: Harness, log: PartitionLog) -> list[tuple[int, str, str | None
 
 
 @pytest.mark.parametrize("codec", Codec)
-async def test_of_each_key_the_newest_record_stays(
+async def test_the_newest_record_of_each_key_stays(
     harness: Harness, autojump_clock: object, codec: Codec
 ) -> None:
     log = await open_compacted(harness)
@@ -115,10 +115,10 @@ async def test_of_each_key_the_newest_record_stays(
     assert table(harness, log) == dictionary
     found = harness.read_all(log)
     assert len(found) == len(dictionary) == 10
-    assert set(found) <= set(before), "offsets, timestamps, keys and values are what they were"
+    assert set(found) <= set(before), "offsets, timestamps, keys and values are unchanged"
     assert log.size_bytes < size / 5 and log.log_end_offset == end
     assert log.cleaned_to == end
-    assert not await harness.service.compactor.clean_one(), "nothing is dirty any more"
+    assert not await harness.service.compactor.clean_one(), "no segment is dirty any more"
     checkpoint = decode_offset_checkpoint(
         (harness.directories[0] / CLEANER_CHECKPOINT).read_bytes()
     )
@@ -139,7 +139,7 @@ async def test_of_each_key_the_newest_record_stays(
     harness.kill()
 
 
-async def test_small_segments_become_one(harness: Harness, autojump_clock: object) -> None:
+async def test_small_segments_are_merged(harness: Harness, autojump_clock: object) -> None:
     log = await open_compacted(harness)
     for number in range(100):
         harness.write(log, records((f"k{number % 3}", f"v{number}")))
@@ -156,10 +156,10 @@ async def test_small_segments_become_one(harness: Harness, autojump_clock: objec
     harness.kill()
 
 
-async def test_a_tombstone_stays_for_its_time_and_goes(
+async def test_a_tombstone_expires_after_delete_retention_ms(
     harness: Harness, autojump_clock: object
 ) -> None:
-    """KIP-534: the time runs from the pass that found nothing older."""
+    """KIP-534: the time starts at the pass that found no older record."""
     log = await open_compacted(harness)
     harness.write(log, records(("a", "1"), ("b", "1")), records(("a", None), ("c", "1")))
     roll(harness, log)
@@ -167,29 +167,31 @@ async def test_a_tombstone_stays_for_its_time_and_goes(
     assert held(harness, log) == [(1, "b", "1"), (2, "a", None), (3, "c", "1")]
     before = harness.read_all(log)
 
-    async def pass_again(number: int) -> None:
+    async def run_another_pass(number: int) -> None:
         harness.write(log, records(("x", str(number))))
         roll(harness, log)
         await clean(harness, log)
 
     harness.clock.now_ms += 999
-    await pass_again(1)
+    await run_another_pass(1)
     assert held(harness, log)[:3] == [(1, "b", "1"), (2, "a", None), (3, "c", "1")]
     assert harness.read_all(log)[:3] == before, (
-        "timestamps are what they were, though the horizon takes the place of the first"
+        "timestamps are unchanged, though the horizon replaces the first one"
     )
     harness.clock.now_ms += 1
-    await pass_again(2)
+    await run_another_pass(2)
     assert held(harness, log) == [(1, "b", "1"), (3, "c", "1"), (5, "x", "2")]
     harness.kill()
 
 
-async def test_what_may_not_be_cleaned_yet_stays(harness: Harness, autojump_clock: object) -> None:
+async def test_records_that_may_not_be_cleaned_yet_stay(
+    harness: Harness, autojump_clock: object
+) -> None:
     log = await open_compacted(harness)
     for number in range(6):
         harness.write(log, records(("k", f"v{number}")))
         roll(harness, log)
-    await settle(harness, log)
+    await sync_and_commit(harness, log)
     log.checkpointed_high_watermark = 4
     assert await harness.service.compactor.clean_one()
     assert held(harness, log) == [(3, "k", "v3"), (4, "k", "v4"), (5, "k", "v5")], (
@@ -202,12 +204,12 @@ async def test_what_may_not_be_cleaned_yet_stays(harness: Harness, autojump_cloc
     assert await harness.service.compactor.clean_one()
     assert held(harness, log) == [(5, "k", "v5")]
     harness.write(log, records(("k", "v6")))
-    await settle(harness, log)
+    await sync_and_commit(harness, log)
     assert not await harness.service.compactor.clean_one(), "not the active segment"
     log.durability.end_offset = 5
     roll(harness, log)
     log.checkpointed_high_watermark = 7
-    assert not await harness.service.compactor.clean_one(), "not what is not durable"
+    assert not await harness.service.compactor.clean_one(), "not records that are not durable"
     harness.kill()
 
 
@@ -225,7 +227,7 @@ async def test_a_log_is_cleaned_when_it_is_dirty_enough_or_overdue(
     write(4)
     await clean(harness, log)
     write(3)
-    await settle(harness, log)
+    await sync_and_commit(harness, log)
     assert not await harness.service.compactor.clean_one()
     log.update_config(replace(config, max_compaction_lag_ms=1000))
     assert not await harness.service.compactor.clean_one()
@@ -258,15 +260,15 @@ async def test_keys_that_do_not_fit_the_map_take_several_passes(
     roll(harness, log)
     await clean(harness, log)
     assert "more keys" in harness.service.compactor.uncleanable[log]
-    assert not await harness.service.compactor.clean_one(), "it is not tried again and again"
+    assert not await harness.service.compactor.clean_one(), "it is not retried"
     harness.kill()
 
 
-async def test_a_damaged_log_is_left_as_it_is(harness: Harness, autojump_clock: object) -> None:
+async def test_a_damaged_log_is_unchanged(harness: Harness, autojump_clock: object) -> None:
     log = await open_compacted(harness)
     write_updates(harness, log, 30, keys=3)
     roll(harness, log)
-    await settle(harness, log)
+    await sync_and_commit(harness, log)
     path = log.path / f"{log.segments[1].base_offset:020d}.log"
     data = bytearray(path.read_bytes())
     data[100] ^= 1
@@ -282,7 +284,7 @@ async def test_a_damaged_log_is_left_as_it_is(harness: Harness, autojump_clock: 
     harness.kill()
 
 
-async def test_records_without_a_key_go(harness: Harness, autojump_clock: object) -> None:
+async def test_records_without_a_key_are_removed(harness: Harness, autojump_clock: object) -> None:
     """The topic was not always compacted."""
     log = await open_compacted(harness, replace(COMPACT, cleanup_policy=frozenset({"delete"})))
     harness.write(
@@ -322,9 +324,7 @@ async def test_the_last_batch_of_a_producer_keeps_its_sequence(
     harness.kill()
 
 
-async def test_open_readers_keep_what_they_were_given(
-    harness: Harness, autojump_clock: object
-) -> None:
+async def test_open_readers_keep_their_ranges(harness: Harness, autojump_clock: object) -> None:
     log = await open_compacted(harness)
     write_updates(harness, log, 40, keys=2)
     roll(harness, log)
@@ -335,11 +335,11 @@ async def test_open_readers_keep_what_they_were_given(
     again = harness.service.read(
         log, read.next_offset, max_bytes=1 << 20, limit_offset=40, min_one=True
     )
-    assert again.next_offset > read.next_offset, "who goes on after it is not stuck"
+    assert again.next_offset > read.next_offset, "a reader that continues after it makes progress"
     harness.kill()
 
 
-async def test_it_runs_by_itself_and_reads_nothing_when_nothing_is_dirty(
+async def test_it_runs_periodically_and_reads_only_dirty_logs(
     tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In threads, as in a daemon."""
@@ -349,7 +349,7 @@ async def test_it_runs_by_itself_and_reads_nothing_when_nothing_is_dirty(
     roll(harness, log)
     log.checkpointed_high_watermark = log.log_end_offset
     compactor = harness.service.compactor
-    # the clock jumps on and on beside a thread: one would fall into the wait
+    # the clock jumps continuously beside a thread: a jump would interrupt the wait
     harness.service.housekeeping.checkpoint_seconds = math.inf
     async with harness.running():
         await wait_until(lambda: compactor.passes == 1)
@@ -393,7 +393,7 @@ async def test_the_rate_is_bounded(
     harness.kill()
 
 
-# -- what happens to the log meanwhile
+# -- changes of the log during a cleaning
 
 
 def deleted(harness: Harness) -> bool:
@@ -418,11 +418,11 @@ CHANGES: dict[str, Change] = {
 
 @pytest.mark.parametrize("during", [False, True])
 @pytest.mark.parametrize("change", CHANGES)
-async def test_a_log_that_changes_while_it_is_cleaned(
+async def test_a_log_that_changes_during_a_cleaning(
     tmp_path: Path, autojump_clock: object, change: str, during: bool
 ) -> None:
-    """The change falls behind each call that the cleaner sends to a thread, or `during` it,
-    one after the other, until none is left.
+    """The change follows each call that the cleaner sends to a thread, or occurs `during` it, one
+    call after the other.
     """
     at = 0
     while await changed_at(tmp_path / f"{at}", change, at, during):
@@ -431,9 +431,9 @@ async def test_a_log_that_changes_while_it_is_cleaned(
 
 
 async def changed_at(home: Path, change: str, at: int, during: bool) -> bool:
-    """False when the cleaner was done before.
+    """False when the cleaner ended before.
 
-    A slice is a segment or less, so that changes fall between the slices of a segment, too.
+    A slice is a segment or less, so that changes also fall between the slices of a segment.
     """
     harness = Harness(home, disk=InlineDisk())
     log = await open_compacted(harness)
@@ -443,7 +443,7 @@ async def changed_at(home: Path, change: str, at: int, during: bool) -> bool:
     for row in written:
         harness.write(log, records(row[1:]))
     roll(harness, log)
-    await settle(harness, log)
+    await sync_and_commit(harness, log)
     calls = 0
     offload = harness.disk.offload
 
@@ -460,7 +460,7 @@ async def changed_at(home: Path, change: str, at: int, during: bool) -> bool:
     harness.disk.offload = counted  # type: ignore[method-assign,assignment]  # replaced by the test
     await compactor.clean_one()
     del harness.disk.offload
-    assert not compactor.uncleanable, "what was read while it changed says nothing of the log"
+    assert not compactor.uncleanable, "data read during the change proves nothing about the log"
     assert not harness.failed
     log.failure = None if change == "failed" else log.failure
     live = harness.service.logs.get(PARTITION)
@@ -474,7 +474,7 @@ async def changed_at(home: Path, change: str, at: int, during: bool) -> bool:
             break
         assert live is not None
         assert live.cleaned_to is None or live.cleaned_to <= live.log_end_offset
-        # what newer records had taken the place of before is not there any more
+        # records that newer ones replaced are removed
         if change == "cut":
             assert set(held(harness, live)) <= set(written[:10]) and live.log_end_offset <= 10
         else:
@@ -497,7 +497,7 @@ async def test_a_log_that_changes_during_a_checkpoint_is_checked_again(
     log = await open_compacted(harness)
     write_updates(harness, log, 24, keys=4)
     roll(harness, log)
-    await settle(harness, log)
+    await sync_and_commit(harness, log)
     offload = harness.disk.offload
 
     async def changed(call: Callable[..., Any], *args: Any, limiter: Any = None) -> Any:
@@ -511,7 +511,7 @@ async def test_a_log_that_changes_during_a_checkpoint_is_checked_again(
     harness.kill()
 
 
-async def test_a_log_for_which_there_is_no_space_keeps_no_other_waiting(
+async def test_a_log_without_space_delays_no_other(
     harness: Harness, autojump_clock: trio.testing.MockClock
 ) -> None:
     dirtiest = await open_compacted(harness, replace(COMPACT, segment_bytes=100_000))
@@ -523,7 +523,7 @@ async def test_a_log_for_which_there_is_no_space_keeps_no_other_waiting(
     harness.write(other, records(("k", "v1")))
     for log in (dirtiest, other):
         roll(harness, log)
-        await settle(harness, log)
+        await sync_and_commit(harness, log)
     compactor = harness.service.compactor
     harness.disk.free = DISK_RESERVE_BYTES + 5000  # type: ignore[attr-defined]  # the fake disk has it
     offload, calls = harness.disk.offload, list[object]()
@@ -534,16 +534,16 @@ async def test_a_log_for_which_there_is_no_space_keeps_no_other_waiting(
 
     assert await compactor.clean_one(), "there may be others"
     assert await compactor.clean_one() and other.cleaned_to == 2
-    assert not await compactor.clean_one(), "now it is time to rest"
+    assert not await compactor.clean_one(), "now it pauses"
     harness.disk.offload = noted  # type: ignore[method-assign,assignment]  # replaced by the test
     for _ in range(3):
         await trio.sleep(compactor.options.backoff_ms / 1000)
         assert await compactor.clean_one() and not await compactor.clean_one(), (
-            "once after each rest"
+            "once after each pause"
         )
     del harness.disk.offload
     assert dirtiest.cleaned_to == 0 and dirtiest.failure is None and not compactor.uncleanable
-    assert not calls, "what has no space is not read in vain"
+    assert not calls, "a log without space is not read in vain"
     harness.disk.free = 1 << 30  # type: ignore[attr-defined]  # the fake disk has it
     assert not await compactor.clean_one()
     await trio.sleep(compactor.options.backoff_ms / 1000)
@@ -553,18 +553,18 @@ async def test_a_log_for_which_there_is_no_space_keeps_no_other_waiting(
 
 
 @pytest.mark.parametrize("which", range(9))
-async def test_a_name_that_cannot_be_changed_takes_the_directory_offline(
+async def test_a_failed_rename_takes_the_directory_offline(
     harness: Harness, autojump_clock: object, which: int
 ) -> None:
-    """Whatever the reason, a full disk included: with half of the names changed only a
-    start knows how to go on.
+    """Whatever the reason, including a full disk: after half of the renames only a start can
+    complete them.
     """
     log = await open_compacted(harness)
     for number in range(12):
         harness.write(log, records((f"k{number % 4}", f"v{number}")))
         if number % 4 == 3:
             roll(harness, log)
-    await settle(harness, log)
+    await sync_and_commit(harness, log)
     rename, left = harness.disk.rename, which
 
     def failing(source: Path, target: Path, *, durable: bool = True) -> None:
@@ -589,16 +589,16 @@ async def test_a_name_that_cannot_be_changed_takes_the_directory_offline(
     harness.kill()
 
 
-async def test_a_replacement_that_a_cut_completes_is_durable_before_anything_else(
+async def test_a_replacement_that_a_truncation_completes_is_durable_first(
     harness: Harness, autojump_clock: object
 ) -> None:
-    """A start that finds one .cleaned drops what is .swap behind it, of which nothing else
-    may be left by then.
+    """A start that finds one .cleaned file drops the later .swap files. None of them may be left by
+    then.
     """
     log = await open_compacted(harness)
     write_updates(harness, log, 24, keys=4)
     roll(harness, log)
-    await settle(harness, log)
+    await sync_and_commit(harness, log)
     disk, changes = harness.disk, list[str]()
     offload, rename = disk.offload, disk.rename
 

@@ -1,5 +1,5 @@
-"""A log is deleted, and perhaps another one made under its name, while somebody works on
-it: that harms nobody else.
+"""A log is deleted, and perhaps recreated under its name, while a task works on it: no other log is
+affected.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NEXT_ID = UUID(int=99, version=4)
 
 
 class SlowNames(FaultyDisk):
-    """Small files wait for `gate` before they get their names, where there is one."""
+    """Renames of small files wait for `gate`, where there is one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class SlowNames(FaultyDisk):
 
 
 @pytest.mark.parametrize("again", [False, True])
-async def test_retention_leaves_a_log_alone_that_was_deleted_meanwhile(
+async def test_retention_skips_a_log_that_was_deleted_meanwhile(
     tmp_path: Path, again: bool
 ) -> None:
     h = Harness(tmp_path)
@@ -67,7 +67,7 @@ async def test_retention_leaves_a_log_alone_that_was_deleted_meanwhile(
 
 
 @pytest.mark.parametrize("change", ["deleted", "made again", "begun anew"])
-async def test_a_sync_whose_files_are_gone_meanwhile_takes_nothing_offline(
+async def test_a_sync_of_deleted_files_takes_no_directory_offline(
     tmp_path: Path, change: str
 ) -> None:
     disk = SlowNames()
@@ -96,7 +96,7 @@ async def test_a_sync_whose_files_are_gone_meanwhile_takes_nothing_offline(
     h.kill()
 
 
-async def test_what_a_sync_writes_of_a_deleted_log_is_not_left_beside_the_next_one(
+async def test_files_that_a_sync_writes_for_a_deleted_log_are_removed(
     tmp_path: Path,
 ) -> None:
     disk = SlowDisk()

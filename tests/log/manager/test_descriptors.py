@@ -1,5 +1,5 @@
-"""Descriptors are used up: what was being done is taken back or waits, nothing is fenced or
-offline for it, and it heals.
+"""File descriptors are exhausted: a started operation is undone or waits, no log is fenced or
+offline for it, and operation resumes.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ async def test_a_write_without_space_is_undone_and_retried_later(
 
 
 @pytest.mark.parametrize("left", range(4))
-async def test_a_partition_that_cannot_be_made_leaves_nothing_behind(
+async def test_a_partition_that_cannot_be_created_leaves_nothing_behind(
     harness: Harness, left: int
 ) -> None:
     exhaust(harness, left)
@@ -94,7 +94,7 @@ async def test_a_partition_that_cannot_be_made_leaves_nothing_behind(
         assert harness.open(partition=TopicPartition("new", index)).log_end_offset == 0
 
 
-async def test_what_cannot_be_read_for_now_is_not_damaged(harness: Harness) -> None:
+async def test_temporarily_unreadable_files_are_not_damaged(harness: Harness) -> None:
     log = harness.open(ROLLING)
     harness.write(log, *map(large, range(30)))
     async with harness.running():
@@ -114,7 +114,7 @@ async def test_what_cannot_be_read_for_now_is_not_damaged(harness: Harness) -> N
     assert numbers(harness, log) == list(range(30))
 
 
-async def test_syncs_checkpoints_and_removals_are_tried_again(
+async def test_syncs_checkpoints_and_removals_are_retried(
     tmp_path: Path, mock_clock: trio.testing.MockClock
 ) -> None:
     harness = Harness(tmp_path)
@@ -126,7 +126,7 @@ async def test_syncs_checkpoints_and_removals_are_tried_again(
         await wait_until(lambda: log in service.housekeeping.flush_due)
         due = service.housekeeping.flush_due[log]
         mock_clock.jump(70)
-        # tried, and in vain
+        # tried without success
         await wait_until(lambda: service.housekeeping.flush_due.get(log, due) != due)
         assert log.durability.end_offset == 0 and log.epochs.dirty and harness.failed == []
         heal(harness)
@@ -163,7 +163,7 @@ async def test_older_segments_of_all_logs_share_a_bound(harness: Harness) -> Non
             assert numbers(harness, log) == list(range(10))
             assert open_files() <= 12
     log = logs[0]
-    for number in range(10, 14):  # without syncs nothing may be closed
+    for number in range(10, 14):  # without syncs no segment may be closed
         harness.write(log, large(number))
     with pytest.raises(AssertionError):
         harness.write(log, *map(large, range(14, 40)))
@@ -196,7 +196,7 @@ async def test_more_partitions_than_descriptors_are_refused_with_the_remedy(
     harness.open(partition=TopicPartition("t", most))
 
 
-async def test_what_is_gone_keeps_no_file_open(harness: Harness) -> None:
+async def test_removed_segments_keep_no_file_open(harness: Harness) -> None:
     base = len(faulty(harness).files)
     log = harness.open(ROLLING)
     harness.write(log, *map(large, range(8)))

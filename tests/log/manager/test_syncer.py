@@ -28,7 +28,7 @@ class BusyDisk(FaultyDisk):
         return await super().offload(call, *args)
 
 
-async def test_a_sync_that_never_began_leaves_its_work_to_the_clean_shutdown(
+async def test_work_of_a_cancelled_sync_is_done_by_the_clean_shutdown(
     tmp_path: Path,
 ) -> None:
     """Seed 600088 of 3 nodes: the sync that was to store a new leader epoch was cancelled while it

@@ -1,5 +1,5 @@
-"""A log is cut before or while a worker thread makes it durable: what was cut off does not
-come back, and nothing waits for ever.
+"""A log is truncated before or while a worker thread syncs it: truncated records do not return, and
+no task waits forever.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.log.test_follower_logs import ROLLING, written
 
 
 class SlowDisk(FaultyDisk):
-    """Syncs of log files wait for `gate`, where there is one; notes what was synced."""
+    """Syncs of log files wait for `gate`, where there is one. Records what was synced."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,11 +71,11 @@ async def test_a_reset_right_after_a_truncation_starts_new_segments(
         await durable(h, log)
         h.write(other, batch())
         disk.gate = threading.Event()
-        h.service.request_sync(other)  # a disk that takes its time for another partition
+        h.service.request_sync(other)  # a slow sync for another partition
         await wait_until(disk.entered.is_set)
         h.service.truncate_to(log, 10)
         await wait_all_tasks_blocked()
-        h.service.reset(log, 100)  # the next answer: the leader begins later
+        h.service.reset(log, 100)  # the next response: the leader's log starts later
         gate, disk.gate = disk.gate, None
         gate.set()
         await wait_until(lambda: other.durability.end_offset == 1)
@@ -103,7 +103,7 @@ async def test_a_reset_below_a_truncation_starts_new_segments(tmp_path: Path) ->
     assert len(log.segments) > 1
 
 
-async def test_a_cut_that_waits_for_space_is_synced_after_its_options_changed(
+async def test_a_truncation_that_waits_for_space_is_synced_after_new_options(
     tmp_path: Path,
 ) -> None:
     disk = FaultyDisk()
@@ -147,7 +147,7 @@ async def test_a_reset_log_keeps_no_old_snapshot(
     assert again.last_stable_offset(again.log_end_offset) == 101
 
 
-async def test_what_was_cut_off_is_no_repeat(tmp_path: Path) -> None:
+async def test_truncated_batches_are_not_duplicates(tmp_path: Path) -> None:
     disk = SlowDisk()
     h = Harness(tmp_path / "f", disk=disk)
     await h.service.start()
@@ -176,7 +176,7 @@ async def test_what_was_cut_off_is_no_repeat(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])
-async def test_what_a_failed_write_left_does_not_come_back_below_a_later_segment(
+async def test_bytes_of_a_failed_write_do_not_return_below_a_later_segment(
     tmp_path: Path, checkpointed: bool
 ) -> None:
     disk = SlowDisk()
@@ -204,11 +204,11 @@ async def test_what_a_failed_write_left_does_not_come_back_below_a_later_segment
                 break
         assert len(log.segments) == 2
         await wait_until(lambda: log.durability.end_offset == 2)  # acknowledged
-    # else a power cut may bring back what was written, without the cut that followed
+    # otherwise a power failure may restore written records without the later truncation
     assert f"{0:020}.log" in disk.synced
 
 
-async def test_retention_begins_no_segment_before_a_cut_is_durable(tmp_path: Path) -> None:
+async def test_retention_begins_no_segment_before_a_truncation_is_durable(tmp_path: Path) -> None:
     h = Harness(tmp_path / "f")
     await h.service.start()
     log = written(h)

@@ -1,5 +1,5 @@
-"""A node for handlers: the real controller on a quorum that commits at once, and requests
-that pass through their bytes.
+"""A node for handlers: the real controller on a quorum that commits at once; requests and responses
+are encoded and decoded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.controller.cluster import CLUSTER, SESSIONS, FakeQuorum, TrioClock, m
 
 
 class FakeNode(SimpleNamespace):
-    """What `Context.node` is to the handlers under test, and `request` to the tests."""
+    """`Context.node` for the handlers under test, and `request` for the tests."""
 
     controller: ControllerService
     quorum: FakeQuorum
@@ -45,7 +45,7 @@ class FakeNode(SimpleNamespace):
         peer_node: int | None = None,
         **request: Any,
     ) -> Any:
-        """The decoded response; request and response both travel as the bytes of their version."""
+        """The decoded response; request and response are both encoded in their version."""
         from importlib import import_module
 
         api = by_name(api_name)
@@ -53,7 +53,7 @@ class FakeNode(SimpleNamespace):
         decoded = api.decode_request(version, api.encode_request(version, request))
         header = RequestHeader(api.key, version, 7, "test", 0)
         now = trio.current_time()
-        node: Any = self  # it has of a Node what these handlers need
+        node: Any = self  # the parts of a Node that these handlers need
         context = Context(
             node=node, header=header, listener=listener, peer="test", now=now, peer_node=peer_node
         )
@@ -71,7 +71,7 @@ class FakeNode(SimpleNamespace):
     async def create(
         self, *names: str, partitions: int = 1, factor: int = 1, **configs: str
     ) -> None:
-        """Topics, with configs whose dots are underscores."""
+        """Create topics; configs have underscores for dots."""
         rows = [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()]
         topics = [
             {

@@ -1,5 +1,5 @@
-"""ApiVersions through the whole server: what each listener offers, and how a client that is
-too new gets a response.
+"""ApiVersions through the whole server: what each listener offers, and the response to a client
+that is too new.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mqd.errors import ErrorCode
 from mqd.protocol import apis
 from mqd.server.context import CLIENT, PEER
 from mqd.server.served_apis import SERVED, SERVED_TO_PEERS
-from tests.server.rig import Client, rig, settle
+from tests.server.rig import Client, rig, run_until_idle
 
 
 async def versions(
@@ -34,11 +34,11 @@ async def test_every_version(tmp_path: Path, version: int) -> None:
         response = await versions(await node.connect(), version)
         assert response.error_code == 0
         offered = {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
-        assert offered[0] == (0, 13)  # 0 to 2 are shown for librdkafka's sake, and not served
+        assert offered[0] == (0, 13)  # 0 to 2 are listed for librdkafka, and not served
         assert offered[1] == (4, 18)
         if version >= 3:
             assert response.finalized_features_epoch == node.image.index
-        # a least level of 0 is shown from v4 on
+        # a lowest level of 0 is included from v4 on
         shown = {3: {"mqd.metadata.version"}, 4: set(LEVELS)}
         assert {one.name for one in response.supported_features} == shown.get(version, set())
         finalized = {one.name: one.max_version_level for one in response.finalized_features}
@@ -49,7 +49,7 @@ INIT_PRODUCER_ID = 22
 """Its version 6 is unstable in Apache Kafka."""
 
 
-async def test_what_is_offered_is_what_is_served(tmp_path: Path) -> None:
+async def test_offered_versions_are_served(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         for kind, names in ((CLIENT, ("produce", *SERVED)), (PEER, (*SERVED, *SERVED_TO_PEERS))):
             response = await versions(await node.connect(kind))
@@ -76,7 +76,7 @@ async def test_what_is_offered_is_what_is_served(tmp_path: Path) -> None:
         ("a", "1_0"),
     ],
 )
-async def test_unfit_software_names(tmp_path: Path, name: str, version: str) -> None:
+async def test_invalid_software_names(tmp_path: Path, name: str, version: str) -> None:
     async with rig(tmp_path) as node:
         client = await node.connect()
         assert (await versions(client, 3, name, version)).error_code == ErrorCode.INVALID_REQUEST
@@ -90,7 +90,7 @@ async def test_an_unknown_version_gets_a_response_in_version_0(
     async with rig(tmp_path) as node:
         client = await node.connect()
         client.send_frame(pack(">hhih", 18, version, 77, -1) + b"whatever that version has")
-        await settle()
+        await run_until_idle()
         (frame,) = client.frames()
         assert frame[:4] == pack(">i", 77)
         api = apis.by_name("api_versions")

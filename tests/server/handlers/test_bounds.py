@@ -1,4 +1,4 @@
-"""Requests that name too much are refused before any of it is looked at."""
+"""Requests that name too many objects are refused before they are processed."""
 
 from __future__ import annotations
 
@@ -90,7 +90,9 @@ def configs(resources: int, values: int) -> list[dict[str, Any]]:
         ),
     ],
 )
-async def test_too_much(api: str, version: int, request_: dict[str, Any], code: ErrorCode) -> None:
+async def test_requests_with_too_many_rows_are_refused(
+    api: str, version: int, request_: dict[str, Any], code: ErrorCode
+) -> None:
     response = await FakeNode().request(api, version, **request_)
     rows = response.get("responses") or response.get("results") or [response]
     assert {row.error_code for row in rows} == {code}

@@ -1,5 +1,5 @@
-"""Elections, reassignments, unregistering and features over the wire's shapes, and what
-only peers may send.
+"""Elections, reassignments, unregistering and features in the wire format, and requests that only
+nodes may send.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ async def moves(node: FakeNode, topics: list[Any] | None = None) -> list[Any]:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-async def test_the_refusal_of_a_long_list_of_elections_is_short(version: int) -> None:
-    """It was 17 times as long as the request: twenty connections had a node encode for
+async def test_the_error_for_a_long_list_of_elections_is_short(version: int) -> None:
+    """The response was 17 times as long as the request: twenty connections made a node encode for
     seconds, and hold hundreds of megabytes.
     """
     async with running_node() as node:
@@ -123,7 +123,7 @@ async def test_an_unclean_election_takes_any_live_replica() -> None:
         ].error_code == 84
 
 
-async def test_moves_are_begun_listed_and_cancelled() -> None:
+async def test_reassignments_are_begun_listed_and_cancelled() -> None:
     async with running_node() as node:
         await second(node)
         await node.create("t", partitions=1)
@@ -157,7 +157,7 @@ async def test_moves_are_begun_listed_and_cancelled() -> None:
         ([1, 2], 0, {}, ErrorCode.NONE),
     ],
 )
-async def test_moves_that_are_refused(
+async def test_invalid_reassignments_are_refused(
     replicas: list[int] | None, partition: int, rest: dict[str, Any], code: ErrorCode
 ) -> None:
     async with running_node() as node:
@@ -221,7 +221,7 @@ async def test_a_version_that_a_node_does_not_support_is_not_finalized() -> None
         assert response.error_code == 0 and node.image.features["mqd.metadata.version"] == 2
 
 
-async def test_what_only_nodes_may_ask() -> None:
+async def test_requests_that_only_nodes_may_send() -> None:
     async with running_node() as node:
         fields: dict[str, Any] = {"broker_id": 1, "broker_epoch": 1, "topics": []}
         for name, version in (("alter_partition", 3), ("report_offline_replicas", 0)):
@@ -229,7 +229,7 @@ async def test_what_only_nodes_may_ask() -> None:
             assert response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
-async def test_a_large_reassignment_is_several_decisions_and_names_each_partition_once() -> None:
+async def test_a_large_reassignment_is_split_into_several_decisions() -> None:
     async with running_node() as node:
         await node.create("t", partitions=1200)
         operations: list[Any] = []

@@ -1,4 +1,6 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: every version there and back."""
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: requests and responses of every
+version.
+"""
 
 from __future__ import annotations
 
@@ -110,7 +112,7 @@ async def test_sources_synonyms_types_and_documentation(version: int) -> None:
         (LOGGER, "", 42),
     ],
 )
-async def test_resources_that_are_none(kind: int, name: str, code: int) -> None:
+async def test_invalid_resources(kind: int, name: str, code: int) -> None:
     async with running_node() as node:
         response = await describe(node, kind, name)
         assert (
@@ -196,7 +198,7 @@ BOUNDS = (
 )
 
 
-async def test_clients_do_not_move_the_bounds_that_protect_a_node_from_them() -> None:
+async def test_clients_cannot_change_the_bounds_that_protect_a_node() -> None:
     async with running_node() as node:
         for key in BOUNDS:
             for name in ("", "1"):
@@ -207,9 +209,7 @@ async def test_clients_do_not_move_the_bounds_that_protect_a_node_from_them() ->
         )
 
 
-async def test_node_bounds_that_an_earlier_version_stored_have_no_effect_and_can_be_deleted() -> (
-    None
-):
+async def test_node_bounds_of_an_earlier_version_are_ignored_and_deletable() -> None:
     async with running_node() as node:
         for name in ("", "1"):
             node.image.configs["node", name] = {"log.retention.ms": "5000", "max.connections": "0"}
@@ -226,13 +226,13 @@ async def test_node_bounds_that_an_earlier_version_stored_have_no_effect_and_can
         ]
         assert (
             await alter(node, NODE, "", ("log.retention.ms", SET, "6000"), validate_only=True) == 0
-        ), "in spite of the other"
+        ), "despite the other one"
         assert (
             await alter(node, NODE, "", ("max.connections", DELETE, None), validate_only=True) == 0
         )
 
 
-async def test_synonyms_are_in_the_order_of_their_places() -> None:
+async def test_synonyms_are_in_order_of_precedence() -> None:
     options = {
         "log_retention_hours": "5",
         "log_retention_minutes": "7",
@@ -252,7 +252,7 @@ async def test_synonyms_are_in_the_order_of_their_places() -> None:
 
         await node.create("t", segment_bytes="2000000")
         assert await synonyms("t", "retention.ms") == [], (
-            "the first node key has no value, and the list begins with it"
+            "the first node key has no value, and the list starts with it"
         )
         assert (await describe(node, TOPIC, "t", ["retention.ms"])).configs[0].value == str(
             7 * 60_000
@@ -275,7 +275,7 @@ async def test_synonyms_are_in_the_order_of_their_places() -> None:
         ]
 
 
-async def test_a_resource_that_is_named_twice_has_two_rows() -> None:
+async def test_a_resource_named_twice_has_two_rows() -> None:
     async with running_node() as node:
         await node.create("t")
         resources = [
@@ -373,7 +373,7 @@ async def test_incremental_changes() -> None:
         assert await alter(node, TOPIC, "zz", ("retention.ms", SET, "8")) == 3
 
 
-async def test_mixed_and_doubled_resources() -> None:
+async def test_mixed_and_repeated_resources() -> None:
     async with running_node() as node:
         await node.create("t", "u")
         change = [{"name": "retention.ms", "config_operation": SET, "value": "9"}]
@@ -393,7 +393,7 @@ async def test_mixed_and_doubled_resources() -> None:
 
 
 @pytest.mark.parametrize("version", range(3))
-async def test_a_legacy_change_replaces(version: int) -> None:
+async def test_a_legacy_change_replaces_everything(version: int) -> None:
     async with running_node() as node:
         await node.create("t", retention_ms="5", segment_bytes="2000000")
         configs = [{"name": "retention.ms", "value": "7"}]
@@ -442,7 +442,7 @@ async def test_loggers(a_logger: logging.Logger) -> None:
 
 
 @pytest.mark.parametrize("level", ["ERROR", "FATAL"])
-async def test_no_client_turns_warnings_off(a_logger: logging.Logger, level: str) -> None:
+async def test_no_client_disables_warnings(a_logger: logging.Logger, level: str) -> None:
     async with running_node() as node:
         for name in ("root", a_logger.name):
             assert await alter(node, LOGGER, "1", (name, SET, level)) == 40

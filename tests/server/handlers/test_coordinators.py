@@ -41,7 +41,7 @@ def test_the_hash_is_javas(key: str, java_hash: int) -> None:
 @pytest.mark.parametrize(
     "key", ["k" * (COORDINATOR_KEY_BYTES_MAX + 1), "é" * (COORDINATOR_KEY_BYTES_MAX // 2 + 1)]
 )
-async def test_a_name_has_a_length(key: str) -> None:
+async def test_empty_and_long_names_are_refused(key: str) -> None:
     async with running_node() as node:
         for requested, code in ((key, 42), (key[:-1], 15)):
             assert (await node.request("find_coordinator", 3, key=requested)).error_code == code
@@ -50,7 +50,7 @@ async def test_a_name_has_a_length(key: str) -> None:
 
 
 @pytest.mark.parametrize("version", range(7))
-async def test_a_coordinator_is_found_when_its_topic_is_there(
+async def test_a_coordinator_is_found_after_its_topic_is_created(
     version: int, autojump_clock: MockClock
 ) -> None:
     async with running_node() as node:
@@ -122,7 +122,9 @@ async def test_idempotent_producers_get_fresh_ids(version: int) -> None:
         ({"producer_id": 1000, "producer_epoch": 3}, 0),
     ],
 )
-async def test_init_producer_id_refuses(request_: dict[str, Any], code: int) -> None:
+async def test_invalid_init_producer_id_requests_are_refused(
+    request_: dict[str, Any], code: int
+) -> None:
     async with running_node() as node:
         response = await node.request(
             "init_producer_id",
@@ -264,7 +266,7 @@ async def test_clients_cannot_send_requests_of_nodes() -> None:
 
 
 @pytest.mark.parametrize("peer_node", [None, 2])
-async def test_a_node_sends_requests_in_its_own_name_only(peer_node: int | None) -> None:
+async def test_a_node_sends_requests_only_in_its_own_name(peer_node: int | None) -> None:
     async with running_node() as node:
         before = node.image.brokers[ONE]
         me: dict[str, Any] = {"listener": PEER, "peer_node": peer_node}

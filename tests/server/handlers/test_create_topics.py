@@ -1,4 +1,4 @@
-"""CreateTopics: the way there and back, the configs of version 5, timeouts, the way to the
+"""CreateTopics: requests and responses, the configs of version 5, timeouts, forwarding to the
 controller.
 """
 
@@ -47,7 +47,7 @@ async def test_every_version(version: int) -> None:
             assert good.topic_id == node.image.topics["good"].topic_id
 
 
-async def test_others_are_served_while_a_large_response_is_made(
+async def test_other_requests_are_served_while_a_large_response_is_built(
     monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery
 ) -> None:
     rounds = 0
@@ -78,7 +78,7 @@ async def test_others_are_served_while_a_large_response_is_made(
     assert len(set(seen)) >= 10
 
 
-async def test_a_request_that_names_too_many_topics_is_refused_before_anything_is_made_of_it(
+async def test_a_request_with_too_many_topics_is_refused_early(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with running_node() as node:
@@ -110,7 +110,7 @@ async def test_the_nodes_number_of_partitions_is_the_default() -> None:
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1])
-async def test_no_time_at_all_is_a_time_out_for_each_topic(timeout_ms: int) -> None:
+async def test_a_timeout_of_zero_times_out_each_topic(timeout_ms: int) -> None:
     async with running_node() as node:
         response = await node.request(
             "create_topics", 2, topics=[topic("t"), topic("u"), topic("u")], timeout_ms=timeout_ms
@@ -119,7 +119,7 @@ async def test_no_time_at_all_is_a_time_out_for_each_topic(timeout_ms: int) -> N
         assert not node.image.topics
 
 
-async def test_without_a_controller_it_waits_as_long_as_it_may(autojump_clock: MockClock) -> None:
+async def test_without_a_controller_it_waits_until_its_timeout(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         node.quorum.leader_id = None
         start = trio.current_time()
@@ -147,5 +147,5 @@ async def test_the_request_is_forwarded_unchanged(autojump_clock: MockClock) -> 
         response = await node.request(
             "create_topics", 7, listener=PEER, topics=[topic("t")], timeout_ms=1500
         )
-        # what was forwarded is not forwarded again
+        # forwarded requests are not forwarded again
         assert response.topics[0].error_code == 41 and len(requested) == 1

@@ -9,7 +9,7 @@ import pytest
 
 from mqd.errors import ErrorCode
 from tests.log.support import batch
-from tests.server.rig import ME, OTHER, Client, Rig, rig, settle, values
+from tests.server.rig import ME, OTHER, Client, Rig, rig, run_until_idle, values
 
 
 async def delete(
@@ -36,7 +36,7 @@ async def three_records(node: Rig, **configs: Any) -> Client:
 
 
 @pytest.mark.parametrize("version", range(3))
-async def test_the_start_moves_and_never_back(tmp_path: Path, version: int) -> None:
+async def test_the_log_start_never_decreases(tmp_path: Path, version: int) -> None:
     async with rig(tmp_path) as node:
         client = await three_records(node)
         assert await delete(client, "t", 2, version=version) == (0, 2)
@@ -49,7 +49,7 @@ async def test_the_start_moves_and_never_back(tmp_path: Path, version: int) -> N
 
 
 @pytest.mark.parametrize("offset", [4, -2, 2**63 - 1])
-async def test_offsets_that_cannot_be(tmp_path: Path, offset: int) -> None:
+async def test_invalid_offsets(tmp_path: Path, offset: int) -> None:
     async with rig(tmp_path) as node:
         client = await three_records(node)
         assert await delete(client, "t", offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
@@ -61,7 +61,7 @@ async def test_nothing_beyond_the_high_watermark_is_deleted(tmp_path: Path) -> N
         node.create("t", flush_before_ack="true")
         client, producer = await node.connect(), await node.connect()
         producer.post("produce", 9, node.produce_body("t", batch(b"a")))
-        await settle()
+        await run_until_idle()
         assert await delete(client, "t", 1) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
         assert await delete(client, "t", -1) == (0, 0)
 
@@ -70,7 +70,7 @@ async def test_nothing_beyond_the_high_watermark_is_deleted(tmp_path: Path) -> N
     ("policy", "code"),
     [("compact", ErrorCode.POLICY_VIOLATION), ("compact,delete", ErrorCode.NONE)],
 )
-async def test_a_topic_that_is_only_compacted(tmp_path: Path, policy: str, code: ErrorCode) -> None:
+async def test_a_compacted_topic(tmp_path: Path, policy: str, code: ErrorCode) -> None:
     async with rig(tmp_path) as node:
         client = await three_records(node, cleanup_policy=policy)
         assert (await delete(client, "t", 1))[0] == code
@@ -88,8 +88,8 @@ async def test_partitions_that_are_not_led_here(tmp_path: Path) -> None:
         )
 
 
-async def test_what_coordinators_know_is_not_deleted(tmp_path: Path) -> None:
-    """Whatever an operator has made of the topic's cleanup policy."""
+async def test_records_of_coordinators_are_not_deleted(tmp_path: Path) -> None:
+    """Whatever the topic's cleanup policy is."""
     async with rig(tmp_path) as node:
         node.create("__consumer_offsets", cleanup_policy="delete")
         client = await node.connect()

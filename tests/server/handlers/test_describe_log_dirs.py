@@ -21,7 +21,7 @@ async def describe(client: Client, version: int = 4, topics: Any = None) -> Any:
 
 
 @pytest.mark.parametrize("version", range(1, 6))
-async def test_what_lies_there_in_every_version(tmp_path: Path, version: int) -> None:
+async def test_every_version_lists_the_logs(tmp_path: Path, version: int) -> None:
     async with rig(tmp_path) as node:
         node.create("b")
         node.create("a", partitions=2)
@@ -58,7 +58,7 @@ async def test_only_requested_partitions_are_listed(tmp_path: Path) -> None:
         assert list((await describe(client, topics=[])).topics) == []
 
 
-async def test_a_directory_that_is_offline(tmp_path: Path) -> None:
+async def test_an_offline_directory(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         client = await node.connect()

@@ -40,7 +40,7 @@ async def test_producers_of_a_partition(tmp_path: Path) -> None:
         assert list((await describe(client, "t", 1)).active_producers) == []
 
 
-async def test_a_follower_tells_of_its_own_replica(tmp_path: Path) -> None:
+async def test_a_follower_describes_its_own_replica(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("t", replicas=(ME, OTHER), isr=(ME,))
         client = await node.connect()
@@ -50,7 +50,7 @@ async def test_a_follower_tells_of_its_own_replica(tmp_path: Path) -> None:
         assert (row.error_code, [one.producer_id for one in row.active_producers]) == (0, [7])
 
 
-async def test_partitions_that_are_not_here(tmp_path: Path) -> None:
+async def test_partitions_on_other_nodes(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("t", replicas=(OTHER,))
         client = await node.connect()

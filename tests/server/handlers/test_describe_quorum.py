@@ -1,5 +1,5 @@
-"""DescribeQuorum: what the leader knows, as Kafka's offsets and times; who does not lead
-sends the request to the leader.
+"""DescribeQuorum: what the leader returns, as Kafka's offsets and times; other nodes forward the
+request to the leader.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ async def request_quorum(
     listener: str = CLIENT,
     status: RaftStatus = STATUS,
 ) -> Any:
-    """The response after it went through its encoding."""
+    """The response after encoding and decoding."""
     assert API is not None
     clock = SimpleNamespace(monotonic=lambda: 100.0, wall_ms=lambda: 1_000_000)
     node = SimpleNamespace(
@@ -95,7 +95,7 @@ async def request_quorum(
 
 
 @pytest.mark.parametrize("listener", [CLIENT, PEER])
-async def test_the_leader_tells_what_it_knows(listener: str) -> None:
+async def test_the_leader_describes_the_quorum(listener: str) -> None:
     response = await request_quorum(REQUESTED, listener=listener)
     (topic,) = response.topics
     (partition,) = topic.partitions
@@ -133,7 +133,7 @@ async def test_the_leader_tells_what_it_knows(listener: str) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1])
-async def test_older_versions_say_less(version: int) -> None:
+async def test_older_versions_have_fewer_fields(version: int) -> None:
     response = await request_quorum(REQUESTED, version=version)
     (partition,) = response.topics[0].partitions
     assert [row.last_fetch_timestamp for row in partition.current_voters] == (
@@ -156,8 +156,8 @@ async def test_older_versions_say_less(version: int) -> None:
         [],
     ],
 )
-async def test_there_is_one_such_partition(topics: list[dict[str, Any]]) -> None:
-    """Each as Apache Kafka 4.3.1 responses it."""
+async def test_only_the_metadata_partition_is_described(topics: list[dict[str, Any]]) -> None:
+    """Each one as Apache Kafka 4.3.1 returns it."""
     response = await request_quorum(topics)
     assert response.error_code == 0 and list(response.nodes) == []
     rows = [(topic.topic_name, row) for topic in response.topics for row in topic.partitions]
@@ -172,7 +172,7 @@ async def test_there_is_one_such_partition(topics: list[dict[str, Any]]) -> None
         assert (row.leader_id, row.leader_epoch, row.high_watermark) == (0, 0, 0)
 
 
-async def test_who_does_not_lead_does_not_tell() -> None:
+async def test_other_nodes_refuse() -> None:
     follower = replace(STATUS, role=Role.FOLLOWER, ready=False)
     with pytest.raises(MqError) as caught:
         await request_quorum(REQUESTED, listener=PEER, status=follower)

@@ -1,4 +1,4 @@
-"""Fetch through the whole server: bounds, epochs, sessions, and the fetches that wait."""
+"""Fetch through the whole server: bounds, epochs, sessions, and parked fetches."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from trio.testing import MockClock
 
 from mqd.errors import ErrorCode
 from tests.log.support import batch
-from tests.server.rig import ME, OTHER, Client, Rig, rig, settle, values
+from tests.server.rig import ME, OTHER, Client, Rig, rig, run_until_idle, values
 
 VERSIONS = range(4, 19)
 READ_COMMITTED = 1
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_every_version_reads_in_its_shape(tmp_path: Path, version: int) -> None:
+async def test_every_version_reads_in_its_format(tmp_path: Path, version: int) -> None:
     async with rig(tmp_path) as node:
         topic_id = node.create("t")
         client = await node.connect()
@@ -41,7 +41,7 @@ async def test_every_version_reads_in_its_shape(tmp_path: Path, version: int) ->
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_every_version_refuses_in_its_shape(tmp_path: Path, version: int) -> None:
+async def test_every_version_refuses_in_its_format(tmp_path: Path, version: int) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         client = await node.connect()
@@ -72,10 +72,10 @@ async def test_nothing_beyond_the_high_watermark_is_read(tmp_path: Path) -> None
         node.create("t", flush_before_ack="true")
         client, producer = await node.connect(), await node.connect()
         producer.post("produce", 9, node.produce_body("t", batch(b"a")))
-        await settle()
+        await run_until_idle()
         row = await client.fetch("t", 0)
         assert (row.error_code, row.high_watermark, values(row.records)) == (0, 0, [])
-        # within the log, not yet within what is committed: not an error
+        # within the log, and not committed yet: not an error
         row = await client.fetch("t", 1)
         assert (row.error_code, values(row.records)) == (0, [])
         assert (await client.fetch("t", 2)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
@@ -97,7 +97,7 @@ async def test_offsets_below_the_start(tmp_path: Path) -> None:
 # -- bounds
 
 
-async def test_an_offset_inside_a_batch_brings_the_whole_batch(tmp_path: Path) -> None:
+async def test_an_offset_inside_a_batch_returns_the_whole_batch(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         client = await node.connect()
@@ -116,7 +116,7 @@ async def test_an_offset_inside_a_batch_brings_the_whole_batch(tmp_path: Path) -
         {"max_bytes": -1},
     ],
 )
-async def test_the_first_batch_comes_whole_whatever_the_bounds(
+async def test_the_first_batch_is_complete_whatever_the_bounds(
     tmp_path: Path, bounds: dict[str, int]
 ) -> None:
     async with rig(tmp_path) as node:
@@ -158,7 +158,7 @@ async def test_max_bytes_is_shared_by_the_partitions_in_their_order(tmp_path: Pa
             "fetch", 12, many(node, "t", 3, partition_max_bytes=2 * size)
         )
         assert [len(values(row.records)) for row in response.responses[0].partitions] == [2, 2, 2]
-        # the first whole, and no second one
+        # the first one complete, and no second one
         response = await client.request("fetch", 12, many(node, "t", 3, max_bytes=1))
         assert [len(values(row.records)) for row in response.responses[0].partitions] == [1, 0, 0]
 
@@ -193,7 +193,7 @@ async def test_leader_epochs_fence(tmp_path: Path) -> None:
         assert [(one.node_id, one.port) for one in response.node_endpoints] == [(ME, 9091)]
 
 
-async def test_who_does_not_lead_names_the_leader(tmp_path: Path) -> None:
+async def test_a_follower_names_the_leader(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("t", replicas=(ME, OTHER))
         node.lead("t", OTHER)
@@ -225,18 +225,18 @@ async def test_diverging_logs_get_the_diverging_epoch(tmp_path: Path) -> None:
             assert (row.diverging_epoch.epoch, row.diverging_epoch.end_offset) == expected
 
 
-async def test_the_current_epoch_is_known_before_anything_is_appended_in_it(
+async def test_the_current_epoch_is_known_before_its_first_append(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         client = await node.connect()
         client.post("fetch", 12, node.fetch_body("t", 0, last_fetched_epoch=0, max_wait_ms=1000))
-        await settle()
-        assert client.responses() == []  # nothing diverges: it waits
+        await run_until_idle()
+        assert client.responses() == []  # no divergence: it waits
 
 
-async def test_an_epoch_that_the_log_cannot_know_is_out_of_range(tmp_path: Path) -> None:
+async def test_an_unknown_epoch_is_out_of_range(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         client = await node.connect()
@@ -246,7 +246,7 @@ async def test_an_epoch_that_the_log_cannot_know_is_out_of_range(tmp_path: Path)
         ).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-# -- topics that are not there
+# -- missing topics
 
 
 async def test_unknown_topics_by_name_and_by_id(tmp_path: Path) -> None:
@@ -278,13 +278,13 @@ async def test_a_partition_whose_log_could_not_be_opened(tmp_path: Path) -> None
 async def parked(
     node: Rig, client: Client, topic: str = "t", offset: int = 0, **options: Any
 ) -> None:
-    """Send a fetch that waits."""
+    """Send a fetch that is parked."""
     client.post(
         "fetch",
         options.get("version", 12),
         node.fetch_body(topic, offset, **{"max_wait_ms": 10_000, **options}),
     )
-    await settle()
+    await run_until_idle()
     assert client.responses() == []
     assert node.parked_fetches()
 
@@ -306,7 +306,7 @@ async def test_a_fetch_waits_for_its_bytes(tmp_path: Path, mock_clock: MockClock
         assert node.parked_fetches() == 0
 
 
-async def test_a_fetch_responds_with_what_there_is_at_its_deadline(
+async def test_a_fetch_returns_available_records_at_its_deadline(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
@@ -315,10 +315,10 @@ async def test_a_fetch_responds_with_what_there_is_at_its_deadline(
         await parked(node, client, min_bytes=1000, max_wait_ms=500)
         await producer.produce("t", batch(b"few"))
         mock_clock.jump(0.49)
-        await settle()
+        await run_until_idle()
         assert client.responses() == []
         mock_clock.jump(0.02)
-        await settle()
+        await run_until_idle()
         assert values(only_row(client).records) == [b"few"]
 
 
@@ -331,7 +331,7 @@ async def test_an_earlier_deadline_behind_a_later_one_is_kept(
         await parked(node, late, max_wait_ms=9000)
         await parked(node, early, max_wait_ms=1000)
         mock_clock.jump(1.001)
-        await settle()
+        await run_until_idle()
         assert len(early.responses()) == 1
         assert late.responses() == []
 
@@ -348,7 +348,7 @@ async def test_an_error_does_not_wait(tmp_path: Path) -> None:
         ]
 
 
-async def test_nothing_wanted_does_not_wait(tmp_path: Path) -> None:
+async def test_a_fetch_without_partitions_does_not_wait(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         client = await node.connect()
@@ -359,7 +359,7 @@ async def test_nothing_wanted_does_not_wait(tmp_path: Path) -> None:
         assert not response.responses
 
 
-async def test_a_fetch_wakes_when_records_are_committed_not_when_they_are_written(
+async def test_a_fetch_wakes_when_records_are_committed_not_before(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
@@ -367,12 +367,12 @@ async def test_a_fetch_wakes_when_records_are_committed_not_when_they_are_writte
         client, producer = await node.connect(), await node.connect()
         await parked(node, client)
         producer.post("produce", 9, node.produce_body("t", batch(b"a")))
-        await settle()
+        await run_until_idle()
         assert client.responses() == []
         log = node.partition("t").log
         log.on_synced(log.written_end_offset)
         node.replica.on_durable(log)
-        await settle()
+        await run_until_idle()
         assert values(only_row(client).records) == [b"a"]
 
 
@@ -384,7 +384,7 @@ async def test_a_lost_leadership_wakes_parked_fetches(
         client = await node.connect()
         await parked(node, client, current_leader_epoch=0)
         node.lead("t", OTHER)
-        await settle()
+        await run_until_idle()
         row = only_row(client)
         assert (row.error_code, row.current_leader.leader_id) == (
             ErrorCode.FENCED_LEADER_EPOCH,
@@ -404,12 +404,12 @@ async def test_a_deleted_topic_wakes_parked_fetches(
         client = await node.connect()
         await parked(node, client, version=version)
         node.delete("t")
-        await settle()
+        await run_until_idle()
         assert only_row(client).error_code == code
         assert node.parked_fetches() == 0
 
 
-async def test_a_client_that_goes_takes_its_waiting_fetch_along(
+async def test_a_disconnected_client_removes_its_parked_fetch(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
@@ -417,7 +417,7 @@ async def test_a_client_that_goes_takes_its_waiting_fetch_along(
         client = await node.connect()
         await parked(node, client)
         client.reset()
-        await settle()
+        await run_until_idle()
         assert client.sock.closed
         assert node.parked_fetches() == 0
         assert not node.partition("t").fetches
@@ -431,12 +431,12 @@ async def test_a_client_that_half_closes_gets_its_response_first(
         client = await node.connect()
         await parked(node, client)
         client.half_close()
-        await settle()
+        await run_until_idle()
         assert only_row(client).error_code == 0
         assert client.sock.closed
 
 
-async def test_any_request_but_a_fetch_wakes_the_fetch_before_it(
+async def test_any_request_except_a_fetch_wakes_the_fetch_before_it(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
@@ -448,12 +448,12 @@ async def test_any_request_but_a_fetch_wakes_the_fetch_before_it(
             client = await node.connect()
             await parked(node, client, offset=node.partition("t").log.log_end_offset)
             client.post(name, version, body)
-            await settle()
+            await run_until_idle()
             assert len(client.responses()) == 2
 
 
 @pytest.mark.parametrize("session_epoch", [0, -1])
-async def test_an_ordinary_fetch_waits_behind_one_that_waits(
+async def test_a_fetch_waits_behind_a_parked_fetch(
     tmp_path: Path, mock_clock: MockClock, session_epoch: int
 ) -> None:
     async with rig(tmp_path) as node:
@@ -463,7 +463,7 @@ async def test_an_ordinary_fetch_waits_behind_one_that_waits(
         await producer.produce("other", batch(b"there"))
         await parked(node, client)
         client.post("fetch", 12, node.fetch_body("other", 0, session_epoch=session_epoch))
-        await settle()
+        await run_until_idle()
         assert client.responses() == []
         await producer.produce("t", batch(b"came"))
         first, second = client.responses()
@@ -504,7 +504,7 @@ def indexes(response: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("version", [7, 12, 13, 18])
-async def test_a_session_tells_only_what_is_new(tmp_path: Path, version: int) -> None:
+async def test_a_session_returns_only_changes(tmp_path: Path, version: int) -> None:
     async with rig(tmp_path) as node:
         node.create("t", partitions=3)
         client, producer = await node.connect(), await node.connect()
@@ -519,7 +519,7 @@ async def test_a_session_tells_only_what_is_new(tmp_path: Path, version: int) ->
         }
         assert indexes(await go_on(client, session_id, 3, version, topics=[requested])) == []
         node.logs.delete_records(node.partition("t", 1).log, 1)
-        # its start moved: news without bytes
+        # its start moved: a change without bytes
         assert indexes(await go_on(client, session_id, 4, version)) == [1]
         forgotten = {**node.name_of("t", 13, version), "partitions": [1, 2]}
         await producer.produce("t", batch(b"b"), partition=1)
@@ -529,7 +529,7 @@ async def test_a_session_tells_only_what_is_new(tmp_path: Path, version: int) ->
         )
 
 
-async def test_an_error_in_a_session_is_sent_until_it_ends_and_its_end_is_sent(
+async def test_an_error_in_a_session_is_repeated_until_it_ends(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as node:
@@ -573,7 +573,7 @@ async def test_a_session_names_its_topics_in_one_way(tmp_path: Path) -> None:
         ).error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
 
 
-async def test_a_session_is_closed_by_its_client_even_behind_a_waiting_fetch(
+async def test_a_client_closes_its_session_even_behind_a_parked_fetch(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
@@ -588,7 +588,7 @@ async def test_a_session_is_closed_by_its_client_even_behind_a_waiting_fetch(
             "topics": [],
         }
         client.post("fetch", 12, waiting)
-        await settle()
+        await run_until_idle()
         client.post(
             "fetch",
             12,
@@ -600,7 +600,7 @@ async def test_a_session_is_closed_by_its_client_even_behind_a_waiting_fetch(
                 "max_wait_ms": 10_000,
             },
         )
-        await settle()
+        await run_until_idle()
         assert [(one.error_code, indexes(one)) for one in client.responses()] == [(0, []), (0, [])]
         assert len(node.replica.sessions) == 0
         assert (
@@ -608,7 +608,7 @@ async def test_a_session_is_closed_by_its_client_even_behind_a_waiting_fetch(
         ).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-async def test_who_got_bytes_comes_last_the_next_time(tmp_path: Path) -> None:
+async def test_a_served_partition_is_last_the_next_time(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("t", partitions=2)
         client = await node.connect()

@@ -1,5 +1,5 @@
-"""Configuration of single groups (KIP-848) and the list of what has any (KIP-1142), as
-Apache Kafka 4.3.1 responses the same bytes.
+"""Configuration of single groups (KIP-848) and the list of configured resources (KIP-1142), as
+Apache Kafka 4.3.1 returns them for the same bytes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ async def describe(node: FakeNode, name: str) -> Any:
     return row
 
 
-async def test_a_group_has_its_own_value_or_the_nodes() -> None:
+async def test_a_group_has_its_own_value_or_the_node_s() -> None:
     async with running_node(group_consumer_assignment_interval_ms="2000") as node:
         assert await alter(node, "g", (SESSION, 0, "50000")) == (0, None)
         rows = {row.name: row for row in (await describe(node, "g")).configs}
@@ -113,7 +113,7 @@ async def test_a_group_has_its_own_value_or_the_nodes() -> None:
         ((SESSION, 0, None), ErrorCode.INVALID_REQUEST, f"These keys need a value: {SESSION}."),
     ],
 )
-async def test_what_a_group_may_not_have_is_refused(
+async def test_invalid_configs_of_a_group_are_refused(
     change: tuple[str, int, str | None], code: ErrorCode, message: str
 ) -> None:
     async with running_node() as node:
@@ -121,7 +121,7 @@ async def test_what_a_group_may_not_have_is_refused(
         assert node.image.configs == {}
 
 
-async def test_a_session_is_longer_than_a_heartbeat_interval() -> None:
+async def test_a_session_timeout_exceeds_the_heartbeat_interval() -> None:
     async with running_node(
         group_consumer_min_session_timeout_ms="1000", group_consumer_session_timeout_ms="12000"
     ) as node:
@@ -146,14 +146,14 @@ async def test_a_group_needs_a_name() -> None:
         )
 
 
-def test_what_is_in_force_lies_within_the_bounds_of_today() -> None:
+def test_effective_values_are_within_the_current_bounds() -> None:
     config = NodeConfig.load(overrides={"group.consumer.max.session.timeout.ms": "48000"})
     assert group_option(SESSION, config, {SESSION: "60000"}) == 48_000
     assert group_option(SESSION, config, {SESSION: "1"}) == 45_000
     assert group_option(SESSION, config, {}) == 45_000
 
 
-async def test_what_has_configuration_is_listed_by_type() -> None:
+async def test_configured_resources_are_listed_by_type() -> None:
     async with running_node() as node:
         await node.create("t", "u")
         await alter(node, "g", (SESSION, 0, "50000"))
@@ -185,7 +185,7 @@ async def test_without_the_feature_there_are_no_consumer_groups() -> None:
         assert (row.group_id, row.error_code) == ("g", ErrorCode.UNSUPPORTED_VERSION)
 
 
-async def test_a_node_may_leave_the_protocol_out() -> None:
+async def test_a_node_may_disable_the_protocol() -> None:
     async with running_node(group_coordinator_rebalance_protocols="classic") as node:
         response = await node.request(
             "consumer_group_heartbeat", 1, group_id="g", member_id="m", member_epoch=0

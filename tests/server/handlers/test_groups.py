@@ -1,5 +1,5 @@
-"""Requests about classic groups on their way to the coordinators: what is copied, what old
-versions get, several groups at once.
+"""Requests for classic groups on their way to the coordinators: what is copied, what old versions
+get, several groups at once.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ def context(groups: Coordinators, api: str, version: int) -> Context:
 
 
 def received(api: str, version: int, **request: Any) -> tuple[bytearray, Any]:
-    """A request as it comes: its bytes fields are slices of the buffer."""
+    """A request as received: its bytes fields are slices of the buffer."""
     buffer = bytearray(by_name(api).encode_request(version, request))
     return buffer, by_name(api).decode_request(version, buffer)
 
 
-async def test_what_members_say_is_copied_before_anybody_waits() -> None:
+async def test_member_metadata_is_copied_before_the_request_waits() -> None:
     groups = Coordinators({"error_code": ErrorCode.NONE})
     buffer, request = received(
         "join_group", 9, group_id="g", protocols=[{"name": "range", "metadata": b"mine"}]
@@ -106,7 +106,7 @@ async def test_what_members_say_is_copied_before_anybody_waits() -> None:
         (sync_group, "sync_group", 5, {"assignments": [{"member_id": "m"}] * 500}),
     ],
 )
-async def test_nothing_large_waits_with_a_request(
+async def test_a_waiting_request_holds_nothing_large(
     handler: Any, api: str, version: int, rows: dict[str, Any]
 ) -> None:
     groups = Coordinators({"error_code": ErrorCode.NONE})
@@ -140,7 +140,7 @@ async def test_a_join_without_a_protocol_gets_an_error_in_every_version(
     assert decoded.protocol_name == (None if version >= 7 else "")
 
 
-def test_while_the_coordinator_loads_a_heartbeat_is_taken_for_good() -> None:
+def test_a_heartbeat_succeeds_while_the_coordinator_loads() -> None:
     assert heartbeat.failed(None, MqError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)) == {
         "error_code": ErrorCode.NONE
     }
@@ -188,9 +188,7 @@ async def test_each_shard_describes_its_own_groups_in_the_order_of_the_request()
 
 
 async def test_awaited_members_of_a_rebalance_are_described_on_request() -> None:
-    """Stock clients get Kafka's fields and no other: not every one steps over tags that it
-    does not know.
-    """
+    """Stock clients get only Kafka's fields: some of them fail on unknown tagged fields."""
     members = [{"member_id": "one", "awaited": True}, {"member_id": "two"}]
     groups = Coordinators(
         {
@@ -218,7 +216,7 @@ async def test_awaited_members_of_a_rebalance_are_described_on_request() -> None
         ] and row.state_since_ms == (5 if returned else -1)
 
 
-async def test_many_groups_are_deleted_some_at_a_time() -> None:
+async def test_many_groups_are_deleted_in_portions() -> None:
     def response(index: int, call: Call) -> Any:
         return {
             "results": [
@@ -236,7 +234,7 @@ async def test_many_groups_are_deleted_some_at_a_time() -> None:
     assert [len(call.request.groups_names) for _, call in groups.calls] == [100, 100, 50]
 
 
-async def test_the_deletion_of_a_large_group_is_repeated_until_done() -> None:
+async def test_the_deletion_of_a_large_group_is_repeated_until_complete() -> None:
     passes = {"a": 3, "b": 1, "c": 2}
 
     def response(index: int, call: Call) -> Any:
@@ -284,7 +282,7 @@ def test_without_a_groups_topic_each_group_gets_an_error() -> None:
     by_name("describe_groups").encode_response(6, response)
 
 
-async def test_a_consumer_group_that_is_named_again_and_again_is_described_once(
+async def test_a_consumer_group_named_repeatedly_is_described_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A group may have many members, and a request has room for many names."""

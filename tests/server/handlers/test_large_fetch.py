@@ -1,5 +1,5 @@
-"""Fetches of many partitions: decoded, planned and encoded in slices, with the same
-results as small ones.
+"""Fetches of many partitions: decoded, planned and encoded in slices, with the same results as
+small ones.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mqd.limits import DECODED_AT_ONCE_ROWS, FETCH_SESSION_UNKNOWN_MAX
 from mqd.protocol import hot_fetch_request, hot_fetch_response
 from mqd.server import consumer_fetch, fetch_run
 from tests.log.support import batch
-from tests.server.rig import ME, OTHER, Client, Rig, rig, settle, values
+from tests.server.rig import ME, OTHER, Client, Rig, rig, run_until_idle, values
 
 AT_ONCE = 40
 MANY = 130
@@ -25,8 +25,8 @@ MANY = 130
 
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fetch of more than `AT_ONCE` partitions is large: nodes with thousands take long to
-    make.
+    """A fetch of more than `AT_ONCE` partitions is large: creating thousands of partitions would be
+    slow.
     """
     for codec in (hot_fetch_request, hot_fetch_response):
         monkeypatch.setattr(codec, "SLICE_ROWS", AT_ONCE)
@@ -66,7 +66,7 @@ def rows_of(response: Any) -> list[Any]:
 
 
 async def until_planned(node: Rig) -> None:
-    """Let the node run until a plan has looked at the first partition and not at the last."""
+    """Run the node until a plan has processed the first partition and not the last."""
     with trio.fail_after(5):
         while not node.partition("t", 0).fetches:
             await trio.lowlevel.checkpoint()
@@ -75,7 +75,7 @@ async def until_planned(node: Rig) -> None:
 
 async def parked(node: Rig, client: Client, **options: Any) -> None:
     client.post("fetch", 11, fetch_of(range(MANY), **{"max_wait_ms": 10_000, **options}))
-    await settle()
+    await run_until_idle()
     assert client.responses() == []
     assert node.parked_fetches()
 
@@ -113,7 +113,7 @@ async def test_a_partition_named_twice_has_one_row_from_its_last_position(
         assert len(rows_of(response)) == 1
 
 
-async def test_others_are_served_between_two_slices(tmp_path: Path) -> None:
+async def test_other_requests_are_served_between_two_slices(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         await create_many(node)
         client, other = await node.connect(), await node.connect()
@@ -134,7 +134,7 @@ async def test_later_requests_wait_for_the_plan_and_keep_their_order(tmp_path: P
         client.post("fetch", 12, fetch_of(range(MANY)))
         client.post("metadata", 12, {"topics": [{"name": "t"}]})
         node.node.controller.controller_id = 1
-        await settle()
+        await run_until_idle()
         first, produced, second, metadata = client.responses()
         assert (found(first), found(second)) == ({}, {0: [b"late"]})
         assert produced.responses[0].partition_responses[0].error_code == 0
@@ -142,7 +142,7 @@ async def test_later_requests_wait_for_the_plan_and_keep_their_order(tmp_path: P
         assert nothing_is_parked(node)
 
 
-# -- fetches that wait
+# -- parked fetches
 
 
 async def test_a_large_fetch_waits_for_its_bytes(tmp_path: Path, mock_clock: MockClock) -> None:
@@ -166,13 +166,13 @@ async def test_a_large_fetch_responds_at_its_deadline(
         client = await node.connect()
         await parked(node, client, max_wait_ms=500)
         mock_clock.jump(0.51)
-        await settle()
+        await run_until_idle()
         (response,) = client.responses()
         assert len(rows_of(response)) == MANY
         assert nothing_is_parked(node)
 
 
-async def test_records_that_come_behind_the_plan_are_not_missed(
+async def test_records_appended_behind_the_plan_are_returned(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
@@ -186,7 +186,7 @@ async def test_records_that_come_behind_the_plan_are_not_missed(
         assert nothing_is_parked(node)
 
 
-async def test_records_behind_the_plan_that_a_response_has_no_room_for_do_not_end_the_wait(
+async def test_records_behind_the_plan_without_room_do_not_end_the_wait(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
@@ -198,11 +198,11 @@ async def test_records_behind_the_plan_that_a_response_has_no_room_for_do_not_en
         await until_planned(node)
         for producer in producers:
             producer.post("produce", 9, node.produce_body("t", batch(b"x" * 100)))
-        await settle()
+        await run_until_idle()
         assert client.responses() == []
         assert node.parked_fetches()
         mock_clock.jump(0.51)
-        await settle()
+        await run_until_idle()
         (response,) = client.responses()
         assert found(response) == {0: [b"x" * 100]}
         assert nothing_is_parked(node)
@@ -217,7 +217,7 @@ async def test_a_leadership_lost_behind_the_plan_is_sent_at_once(
         client.post("fetch", 10, fetch_of(range(MANY), max_wait_ms=10_000))
         await until_planned(node)
         node.lead("t", OTHER)
-        await settle()
+        await run_until_idle()
         (response,) = client.responses()
         assert [row.error_code for row in rows_of(response)] == [
             ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -225,9 +225,7 @@ async def test_a_leadership_lost_behind_the_plan_is_sent_at_once(
         assert nothing_is_parked(node)
 
 
-async def test_one_append_frees_every_fetch_that_waits(
-    tmp_path: Path, mock_clock: MockClock
-) -> None:
+async def test_one_append_wakes_every_parked_fetch(tmp_path: Path, mock_clock: MockClock) -> None:
     async with rig(tmp_path) as node:
         await create_many(node)
         clients = [await node.connect() for _ in range(5)]
@@ -241,9 +239,7 @@ async def test_one_append_frees_every_fetch_that_waits(
         assert nothing_is_parked(node)
 
 
-async def test_a_large_request_for_few_partitions_leaves_them_when_it_is_woken(
-    tmp_path: Path, mock_clock: MockClock
-) -> None:
+async def test_a_woken_fetch_leaves_its_partitions(tmp_path: Path, mock_clock: MockClock) -> None:
     async with rig(tmp_path) as node:
         await create_many(node)
         client, producer = await node.connect(), await node.connect()
@@ -253,7 +249,7 @@ async def test_a_large_request_for_few_partitions_leaves_them_when_it_is_woken(
         client.post(
             "fetch", 12, {**body, "max_wait_ms": 10_000, "forgotten_topics_data": forgotten}
         )
-        await settle()
+        await run_until_idle()
         assert node.partition("t", 0).fetches
         await producer.produce("t", batch(b"news"))
         (response,) = client.responses()
@@ -262,7 +258,7 @@ async def test_a_large_request_for_few_partitions_leaves_them_when_it_is_woken(
 
 
 @pytest.mark.parametrize("behind", ["produce", "metadata", "final fetch"])
-async def test_a_request_behind_frees_a_large_fetch(
+async def test_a_later_request_wakes_a_large_fetch(
     tmp_path: Path, mock_clock: MockClock, behind: str
 ) -> None:
     async with rig(tmp_path) as node:
@@ -278,14 +274,14 @@ async def test_a_request_behind_frees_a_large_fetch(
             client.post(
                 "fetch", 12, {**fetch_of([]), "session_id": 7, "session_epoch": -1, "topics": []}
             )
-        await settle()
+        await run_until_idle()
         first, _ = client.responses()
         assert len(rows_of(first)) == MANY
 
 
 @pytest.mark.parametrize("when", ["while it is decoded", "while it is planned", "while it waits"])
 @pytest.mark.parametrize("how", ["half close", "reset"])
-async def test_a_client_that_goes_takes_its_large_fetch_along(
+async def test_a_disconnected_client_removes_its_large_fetch(
     tmp_path: Path, mock_clock: MockClock, when: str, how: str
 ) -> None:
     async with rig(tmp_path) as node:
@@ -295,10 +291,10 @@ async def test_a_client_that_goes_takes_its_large_fetch_along(
         if when == "while it is planned":
             await until_planned(node)
         elif when == "while it waits":
-            await settle()
+            await run_until_idle()
             assert not nothing_is_parked(node)
         (client.half_close if how == "half close" else client.reset)()
-        await settle()
+        await run_until_idle()
         if how == "half close":
             (response,) = client.responses()
             assert len(rows_of(response)) == MANY
@@ -315,7 +311,7 @@ async def test_a_damaged_large_fetch_closes_its_connection(tmp_path: Path) -> No
             pack(">hhih", 1, 4, 1, -1) + pack(">iiiib", -1, 0, 0, 1, 0) + pack(">ih1s", 1, 1, b"t")
         )
         client.send_frame(head + pack(">i", MANY + 1) + rows)
-        await settle()
+        await run_until_idle()
         assert client.sock.closed
         assert (await other.request("api_versions", 0, {})).error_code == 0
         assert node.server.memory.request_bytes == 0
@@ -343,7 +339,7 @@ async def test_a_session_of_many_unknown_partitions_ends_with_the_response(
         assert (response.session_id != 0, len(node.replica.sessions)) == (lives, lives)
 
 
-async def test_partitions_that_become_unknown_end_their_session(tmp_path: Path) -> None:
+async def test_partitions_that_become_unknown_leave_their_session(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         await create_many(node)
         client = await node.connect()

@@ -21,7 +21,7 @@ from tests.server.coordinator import ScriptedCoordinator
 from tests.server.handlers.test_large_fetch import AT_ONCE, MANY, create_many
 from tests.server.handlers.test_produce import synced
 from tests.server.handlers.test_transactional_produce import TX, part
-from tests.server.rig import ME, OTHER, Client, Rig, rig, settle, values
+from tests.server.rig import ME, OTHER, Client, Rig, rig, run_until_idle, values
 
 VALUE = batch(b"v")
 SLICE = AT_ONCE
@@ -30,8 +30,8 @@ SLICES = -(-MANY // SLICE)
 
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A produce request of more than `AT_ONCE` partitions is large: nodes with thousands
-    take long to make.
+    """A produce request of more than `AT_ONCE` partitions is large: creating thousands of
+    partitions would be slow.
     """
     monkeypatch.setattr(hot_produce, "SLICE_ROWS", AT_ONCE)
     monkeypatch.setattr(large_produce, "_SLICE_ROWS", AT_ONCE)
@@ -59,7 +59,7 @@ def appended(node: Rig) -> int:
 
 
 async def until_begun(node: Rig, topic: str = "t", last: int = MANY - 1) -> None:
-    """Let the node run until the first slice is appended, and the last is not."""
+    """Run the node until the first slice is appended, and the last is not."""
     with trio.fail_after(5):
         while not appended(node):
             await trio.lowlevel.checkpoint()
@@ -109,7 +109,7 @@ async def test_records_of_a_partition_stay_in_their_order(tmp_path: Path) -> Non
             "produce", 9, produce_of(node, [(0, batch(b"%d" % number)) for number in range(MANY)])
         )
         client.post("produce", 9, produce_of(node, [(0, batch(b"last"))]))
-        await settle()
+        await run_until_idle()
         first, large, last = client.responses()
         assert (offsets(first), offsets(large), offsets(last)) == (
             [0],
@@ -120,7 +120,7 @@ async def test_records_of_a_partition_stay_in_their_order(tmp_path: Path) -> Non
         assert stored == [b"first", *(b"%d" % number for number in range(MANY)), b"last"]
 
 
-async def test_others_are_served_between_two_slices(tmp_path: Path) -> None:
+async def test_other_requests_are_served_between_two_slices(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         await create_many(node)
         client, other = await node.connect(), await node.connect()
@@ -132,7 +132,7 @@ async def test_others_are_served_between_two_slices(tmp_path: Path) -> None:
             await trio.lowlevel.checkpoint()
 
 
-async def test_requests_behind_wait_for_the_appends_and_not_for_the_commit(
+async def test_later_requests_wait_for_the_appends_and_not_the_commit(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
@@ -141,12 +141,12 @@ async def test_requests_behind_wait_for_the_appends_and_not_for_the_commit(
         client.post("produce", 9, produce_of(node, [(index, VALUE) for index in range(MANY)]))
         client.post("produce", 9, produce_of(node, [(MANY - 1, VALUE)], acks=0), responds=False)
         await until_begun(node)
-        await settle()
+        await run_until_idle()
         assert client.responses() == []
         assert node.partition("t", MANY - 1).log.log_end_offset == 2
         for index in range(MANY):
             synced(node, "t", index)
-        await settle()
+        await run_until_idle()
         (response,) = client.responses()
         assert codes(response) == [0] * MANY
 
@@ -158,15 +158,13 @@ async def test_acks_0_gets_no_response(tmp_path: Path, refused: bool) -> None:
         client = await node.connect()
         rows = [(index, None if refused and index == 3 else VALUE) for index in range(MANY)]
         client.post("produce", 9, produce_of(node, rows, acks=0), responds=False)
-        await settle()
+        await run_until_idle()
         assert appended(node) == MANY - refused
         assert client.sock.closed == refused
         assert not client.sock.sent
 
 
-async def test_only_what_is_not_committed_is_timed_out(
-    tmp_path: Path, mock_clock: MockClock
-) -> None:
+async def test_only_uncommitted_partitions_time_out(tmp_path: Path, mock_clock: MockClock) -> None:
     async with rig(tmp_path) as node:
         await create_many(node, flush_before_ack="true")
         client = await node.connect()
@@ -175,18 +173,18 @@ async def test_only_what_is_not_committed_is_timed_out(
             9,
             produce_of(node, [(index, VALUE) for index in range(MANY)], timeout_ms=1500),
         )
-        await settle()
+        await run_until_idle()
         for index in range(1, MANY):
             synced(node, "t", index)
         mock_clock.jump(1.4)
-        await settle()
+        await run_until_idle()
         assert client.responses() == []
         mock_clock.jump(0.2)
-        await settle()
+        await run_until_idle()
         (response,) = client.responses()
         assert codes(response) == [ErrorCode.REQUEST_TIMED_OUT] + [0] * (MANY - 1)
         synced(node, "t")
-        await settle()
+        await run_until_idle()
         assert client.responses() == []
 
 
@@ -202,10 +200,10 @@ async def test_a_leadership_lost_between_two_slices_is_an_error(tmp_path: Path) 
             node.lead("t", OTHER, partition=index)
         for index in range(1, MANY - 1):
             node.lead("t", ME, partition=index, isr=(ME,))
-        await settle()
+        await run_until_idle()
         for index in range(1, MANY - 1):
             synced(node, "t", index)
-        await settle()
+        await run_until_idle()
         (response,) = client.responses()
         moved = ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert codes(response) == [moved] + [0] * (MANY - 2) + [moved]
@@ -213,7 +211,7 @@ async def test_a_leadership_lost_between_two_slices_is_an_error(tmp_path: Path) 
         assert not node.partition("t", MANY - 1).log.log_end_offset
 
 
-async def test_a_slice_that_could_not_be_written_is_refused_though_a_later_one_reaches_its_offsets(
+async def test_a_failed_slice_is_refused_even_if_a_later_one_is_written(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as node:
@@ -225,7 +223,7 @@ async def test_a_slice_that_could_not_be_written_is_refused_though_a_later_one_r
         client.post("produce", 9, produce_of(node, rows))
         await until_begun(node, "t", 1)
         node.disk.free = 1 << 40
-        await settle()
+        await run_until_idle()
         (response,) = client.responses()
         assert codes(response)[SLICE - 1] == ErrorCode.KAFKA_STORAGE_ERROR
         later = codes(response)[SLICE:]
@@ -234,14 +232,14 @@ async def test_a_slice_that_could_not_be_written_is_refused_though_a_later_one_r
 
 
 @pytest.mark.parametrize("how", ["half close", "reset"])
-async def test_a_client_that_goes(tmp_path: Path, how: str) -> None:
+async def test_a_client_that_disconnects(tmp_path: Path, how: str) -> None:
     async with rig(tmp_path) as node:
         await create_many(node)
         client = await node.connect()
         client.post("produce", 9, produce_of(node, [(index, VALUE) for index in range(MANY)]))
         await until_begun(node)
         (client.half_close if how == "half close" else client.reset)()
-        await settle()
+        await run_until_idle()
         assert client.sock.closed
         if how == "half close":
             (response,) = client.responses()
@@ -254,7 +252,7 @@ async def test_a_damaged_large_request_closes_its_connection(tmp_path: Path) -> 
         client, other = await node.connect(), await node.connect()
         head = pack(">hhih", 0, 8, 1, -1) + pack(">hhi", -1, -1, 1000) + pack(">ih1s", 1, 1, b"t")
         client.send_frame(head + pack(">i", MANY + 1) + pack(">ii", 0, -1) * MANY)
-        await settle()
+        await run_until_idle()
         assert client.sock.closed
         assert (await other.request("api_versions", 0, {})).error_code == 0
         assert node.server.memory.request_bytes == 0
@@ -275,7 +273,7 @@ async def test_many_bytes_are_appended_in_slices_and_not_copied(tmp_path: Path) 
             while not appended(node):
                 await trio.lowlevel.checkpoint()
         assert appended(node) < count
-        await settle()
+        await run_until_idle()
         first, second = client.responses()
         assert codes(first) == codes(second) == [0] * count
         for index in (0, 1):

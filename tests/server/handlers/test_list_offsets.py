@@ -12,7 +12,7 @@ import pytest
 
 from mqd.errors import ErrorCode
 from tests.log.support import NOW, batch
-from tests.server.rig import ME, OTHER, Client, rig, settle
+from tests.server.rig import ME, OTHER, Client, rig, run_until_idle
 
 VERSIONS = range(1, 12)
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = range(
@@ -99,12 +99,12 @@ async def test_an_empty_partition(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("isolation_level", [0, 1])
-async def test_the_end_is_what_is_committed(tmp_path: Path, isolation_level: int) -> None:
+async def test_the_end_is_the_high_watermark(tmp_path: Path, isolation_level: int) -> None:
     async with rig(tmp_path) as node:
         node.create("t", flush_before_ack="true")
         client, producer = await node.connect(), await node.connect()
         producer.post("produce", 9, node.produce_body("t", batch(b"a", timestamp=NOW)))
-        await settle()
+        await run_until_idle()
         assert await look(client, "t", LATEST, isolation_level=isolation_level) == (0, -1, 0)
         assert await look(client, "t", MAX_TIMESTAMP, isolation_level=isolation_level) == NOWHERE
         assert await look(client, "t", NOW, isolation_level=isolation_level) == NOWHERE
@@ -139,14 +139,14 @@ async def test_unknown_and_offline_partitions(tmp_path: Path) -> None:
         assert (await look(client, "t", LATEST))[0] == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-async def test_a_partition_that_is_not_here_is_not_unknown(tmp_path: Path) -> None:
+async def test_a_partition_on_another_node_is_not_unknown(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("t", replicas=(OTHER,))
         client = await node.connect()
         assert (await look(client, "t", LATEST))[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_a_partition_that_is_named_twice_has_one_row_with_an_error(tmp_path: Path) -> None:
+async def test_a_partition_named_twice_has_one_row_with_an_error(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("t", partitions=2)
         node.create("u")
@@ -166,7 +166,7 @@ async def test_a_partition_that_is_named_twice_has_one_row_with_an_error(tmp_pat
             for topic in response.topics
         }
         assert rows == {"t": [(0, ErrorCode.INVALID_REQUEST), (1, 0)], "u": [(0, 0)]}
-        assert len(response.topics) == 2, "a topic that is named twice is one topic of the response"
+        assert len(response.topics) == 2, "a topic that is named twice is one topic in the response"
 
 
 async def test_a_segment_that_cannot_be_read_is_a_storage_error(tmp_path: Path) -> None:

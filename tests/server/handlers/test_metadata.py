@@ -1,4 +1,4 @@
-"""Metadata in all its versions, and the paging of DescribeTopicPartitions."""
+"""Metadata in all its versions, and the pages of DescribeTopicPartitions."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_by_id() -> None:
         (12, {"name": None}),
     ],
 )
-async def test_ids_where_they_may_not_be(version: int, row: dict[str, Any]) -> None:
+async def test_ids_in_versions_without_ids(version: int, row: dict[str, Any]) -> None:
     async with running_node() as node:
         response = await node.request("metadata", version, topics=[row])
         assert [topic.error_code for topic in response.topics] == [42] and not response.brokers
@@ -113,7 +113,7 @@ async def test_a_missing_topic_is_created_for_the_next_request(autojump_clock: M
         assert sorted(node.image.topics) == ["new1", "new9"]
 
 
-async def test_a_missing_topic_is_not_created_when_client_or_node_object(
+async def test_a_missing_topic_is_not_created_without_permission(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -151,7 +151,7 @@ async def test_authorized_operations_on_request() -> None:
         ) == (UNASKED, UNASKED)
 
 
-async def test_internal_topics_are_marked_even_where_they_are_not() -> None:
+async def test_internal_topics_are_marked_even_when_missing() -> None:
     async with running_node() as node:
         await node.create("__consumer_offsets")
         requested = names("__consumer_offsets", "__transaction_state", "x")
@@ -161,7 +161,7 @@ async def test_internal_topics_are_marked_even_where_they_are_not() -> None:
         assert [row.is_internal for row in response.topics] == [True, True, False]
 
 
-async def test_what_a_fenced_broker_leads() -> None:
+async def test_partitions_of_a_fenced_broker() -> None:
     async with running_node() as node:
         epoch = await node.controller.register(
             Register(NodeId(2), CLUSTER, UUID(int=2), "two", 9092, "r2")
@@ -260,7 +260,7 @@ async def test_pages() -> None:
             )
 
 
-async def test_following_the_cursor_sees_every_partition_once() -> None:
+async def test_the_pages_contain_every_partition_once() -> None:
     async with running_node() as node:
         await node.create("a", "b", partitions=3)
         await node.create("c", partitions=7)
@@ -304,8 +304,8 @@ async def test_describe_cluster() -> None:
             ) == (code, "", -1, [])
 
 
-async def test_the_only_broker_is_named_while_it_stops() -> None:
-    """librdkafka forgets brokers that are not named, and has none left then."""
+async def test_the_only_broker_is_listed_while_it_stops() -> None:
+    """librdkafka drops brokers that are missing in the response, and would have none left."""
     async with running_node() as node:
         epoch = node.image.brokers[NodeId(1)].epoch
         await node.controller.heartbeat(

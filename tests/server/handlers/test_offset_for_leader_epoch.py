@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch through the whole server: where epochs end, and what cannot be known."""
+"""OffsetForLeaderEpoch through the whole server: where epochs end, and which ends are unknown."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ async def test_an_epoch_ends_where_the_next_begins(tmp_path: Path, version: int)
             node.lead("t", ME)
         await client.produce("t", batch(b"c"))
         assert await end_of(client, 0, version=version) == (0, 0, 2)
-        assert await end_of(client, 1, version=version) == (0, 0, 2)  # nothing was written in it
+        assert await end_of(client, 1, version=version) == (0, 0, 2)  # no batch was written in it
         assert await end_of(client, 3, version=version) == (0, 3, 3)
         assert await end_of(client, 4, version=version) == (0, -1, -1)
         assert await end_of(client, -1, version=version) == (0, -1, -1)
 
 
-async def test_the_current_epoch_ends_at_the_log_s_end_also_before_anything_is_written_in_it(
+async def test_the_current_epoch_ends_at_the_log_end_also_without_records(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as node:
@@ -52,8 +52,8 @@ async def test_the_current_epoch_ends_at_the_log_s_end_also_before_anything_is_w
 
 
 async def test_a_past_epoch_without_records_is_known(tmp_path: Path) -> None:
-    """A consumer that began at the end in epoch 0 sends this after the node was started
-    again; "unknown" resets its position.
+    """A consumer that began at the end in epoch 0 sends this after the node restarted; "unknown"
+    resets its position.
     """
     async with rig(tmp_path) as node:
         node.create("t")

@@ -1,5 +1,5 @@
-"""OffsetCommit, OffsetFetch, OffsetDelete, TxnOffsetCommit: what handlers do around the
-coordinator's own responses.
+"""OffsetCommit, OffsetFetch, OffsetDelete, TxnOffsetCommit: what handlers add to the coordinator's
+responses.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.server.handlers.node import FakeNode
 
 
 class Groups:
-    """A shard behind the face of the service; `refusals` are what the service says by group."""
+    """A shard behind the interface of the service; `refusals` are the service's errors by group."""
 
     def __init__(self) -> None:
         self.harness = group_harness(Topics({"t": 3}))
@@ -86,8 +86,8 @@ async def test_versions_of_one_group(node: FakeNode, groups: Groups, version: in
 async def test_refusals_of_a_group(
     node: FakeNode, groups: Groups, version: int, refusal: ErrorCode, expected: ErrorCode
 ) -> None:
-    """The partitions have the error, too: stock clients retry on it that ignore the error that is
-    said of the group.
+    """The partitions have the error, too: some stock clients ignore the error of the group, and
+    retry on an error of a partition.
     """
     groups.refusals["g"] = refusal
     if version >= 8:
@@ -114,7 +114,7 @@ async def test_refusals_of_a_group(
     ] == [(0, -1, of_row), (1, -1, of_row)]
 
 
-async def test_a_refusal_by_topic_id_names_them(node: FakeNode, groups: Groups) -> None:
+async def test_an_error_has_the_topic_ids_of_the_request(node: FakeNode, groups: Groups) -> None:
     groups.refusals["g"] = ErrorCode.NOT_COORDINATOR
     wanted = [{"topic_id": UUID(int=7), "partition_indexes": [2]}]
     (row,) = (
@@ -128,8 +128,8 @@ async def test_a_refusal_by_topic_id_names_them(node: FakeNode, groups: Groups) 
 
 
 @pytest.mark.parametrize("version", range(2, 10))
-async def test_a_refusal_for_good_has_no_rows(node: FakeNode, groups: Groups, version: int) -> None:
-    """Nor has one of all that a group has."""
+async def test_a_final_error_has_no_rows(node: FakeNode, groups: Groups, version: int) -> None:
+    """Nor has a fetch of all offsets of a group."""
     for refusal, topics in (
         (ErrorCode.GROUP_ID_NOT_FOUND, TOPIC),
         (ErrorCode.NOT_COORDINATOR, None),
@@ -194,7 +194,7 @@ async def test_a_refused_deletion_has_one_error(node: FakeNode, groups: Groups) 
 
 
 @pytest.mark.parametrize("version", range(6))
-async def test_a_refused_transaction_gets_an_error_of_its_version(
+async def test_a_refused_transaction_gets_the_error_of_its_version(
     node: FakeNode, groups: Groups, version: int
 ) -> None:
     groups.refusals["g"] = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

@@ -1,5 +1,5 @@
-"""Produce through the whole server: each refusal in each shape, acks, timeouts, failed
-writes, lost leadership.
+"""Produce through the whole server: each error in each format, acks, timeouts, failed writes, lost
+leadership.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mqd.protocol.batch_builder import build_batch
 from mqd.protocol.compression import Codec
 from mqd.protocol.record_scan import KEYS_AT_ONCE
 from tests.log.support import NOW, batch, wait_until
-from tests.server.rig import ME, OTHER, Client, Rig, rig, settle, values
+from tests.server.rig import ME, OTHER, Client, Rig, rig, run_until_idle, values
 
 VERSIONS = range(3, 14)
 
@@ -44,7 +44,7 @@ async def test_every_version_appends_and_responds_in_its_format(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_every_version_refuses_in_its_shape(tmp_path: Path, version: int) -> None:
+async def test_every_version_refuses_in_its_format(tmp_path: Path, version: int) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         client = await node.connect()
@@ -121,15 +121,15 @@ async def test_keyless_records_of_a_compacted_topic_are_named(tmp_path: Path) ->
 
 
 def large_batch(keyless: int | None = None, **options: Any) -> bytearray:
-    """Whose records the broker looks at in slices."""
+    """A batch whose records the broker inspects in slices."""
     records = [
         (None if index == keyless else b"k%d" % index, b"v") for index in range(3 * KEYS_AT_ONCE)
     ]
     return build_batch(records, codec=Codec.GZIP, timestamp=NOW, **options)
 
 
-async def test_a_large_batch_for_a_compacted_topic_is_looked_at_in_slices(tmp_path: Path) -> None:
-    """In its place among the requests of its connection; a repetition is no second append."""
+async def test_a_large_batch_for_a_compacted_topic_is_inspected_in_slices(tmp_path: Path) -> None:
+    """In order with the requests of its connection; a retry is not a second append."""
     async with rig(tmp_path) as node:
         node.create("t", cleanup_policy="compact")
         client, other = await node.connect(), await node.connect()
@@ -142,7 +142,7 @@ async def test_a_large_batch_for_a_compacted_topic_is_looked_at_in_slices(tmp_pa
             await trio.lowlevel.checkpoint()
         assert client.responses() == []
         assert (await other.produce("t", batch(b"c"))).error_code == ErrorCode.NONE
-        await settle()
+        await run_until_idle()
         rows = [response.responses[0].partition_responses[0] for response in client.responses()]
         assert [row.error_code for row in rows] == [ErrorCode.NONE] * 3
         assert rows[0].base_offset == rows[2].base_offset < rows[1].base_offset
@@ -151,7 +151,7 @@ async def test_a_large_batch_for_a_compacted_topic_is_looked_at_in_slices(tmp_pa
 
 
 async def received(client: Client, count: int) -> list[Any]:
-    """So many responses, once they are there: threads have worked for them."""
+    """That many responses, once they are there: threads have worked for them."""
     found: list[Any] = []
 
     def all_there() -> bool:
@@ -162,12 +162,12 @@ async def received(client: Client, count: int) -> list[Any]:
     return found
 
 
-async def test_a_large_batch_of_another_codec_is_compressed_anew_in_a_thread(
+async def test_a_large_batch_of_another_codec_is_recompressed_in_a_thread(
     tmp_path: Path,
 ) -> None:
-    """In its place among the requests of its connection.
+    """In order with the requests of its connection.
 
-    One that cannot be decompressed is refused, and none beside it.
+    A batch that cannot be decompressed is refused, without effect on others.
     """
     async with rig(tmp_path) as node:
         node.create("t", compression_type="zstd", partitions=2)
@@ -197,7 +197,7 @@ async def test_a_large_batch_of_another_codec_is_compressed_anew_in_a_thread(
         assert values(stored) == [b"v" * 100] * 300 + [b"small"]
 
 
-async def test_a_compacted_topic_looks_at_what_was_compressed_anew(tmp_path: Path) -> None:
+async def test_a_compacted_topic_inspects_recompressed_batches(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("t", cleanup_policy="compact", compression_type="zstd")
         client = await node.connect()
@@ -259,7 +259,7 @@ async def test_a_stale_client_gets_the_leader_from_v10_on(tmp_path: Path, versio
             ]
 
 
-async def test_a_partition_that_is_not_here_is_not_unknown(tmp_path: Path) -> None:
+async def test_a_partition_on_another_node_is_not_unknown(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("t", replicas=(OTHER,))
         client = await node.connect()
@@ -288,7 +288,7 @@ async def test_the_same_partition_twice_is_appended_twice_and_has_two_rows(
         assert values((await client.fetch("t", 0)).records) == [b"a", b"b", b"c"]
 
 
-async def test_a_refused_partition_does_not_hold_back_its_neighbours(tmp_path: Path) -> None:
+async def test_a_refused_partition_does_not_affect_the_others(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("t", partitions=2)
         client = await node.connect()
@@ -328,12 +328,12 @@ async def test_a_refusal_with_acks_0_closes_the_connection(
         node.create("t")
         client = await node.connect()
         client.post("produce", 9, node.produce_body(topic, records, acks=0), responds=False)
-        await settle()
+        await run_until_idle()
         assert client.sock.closed
         assert not client.sock.sent
 
 
-async def test_acks_all_needs_the_minimum_of_replicas_and_the_others_do_not(
+async def test_only_acks_all_needs_the_minimum_of_replicas(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
@@ -348,56 +348,50 @@ async def test_acks_all_needs_the_minimum_of_replicas_and_the_others_do_not(
 
 
 def synced(node: Rig, topic: str, index: int = 0) -> None:
-    """What a finished fdatasync reports."""
+    """The report of a finished fdatasync."""
     log = node.partition(topic, index).log
     assert log.on_synced(log.written_end_offset)
     node.replica.on_durable(log)
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-async def test_flush_before_ack_responds_when_it_is_durable_and_not_before(
-    tmp_path: Path, acks: int
-) -> None:
+async def test_flush_before_ack_responds_only_after_the_sync(tmp_path: Path, acks: int) -> None:
     async with rig(tmp_path) as node:
         node.create("t", flush_before_ack="true")
         client = await node.connect()
         client.post("produce", 9, node.produce_body("t", batch(b"a"), acks=acks))
-        await settle()
+        await run_until_idle()
         assert client.responses() == []
         assert node.partition("t").high_watermark == 0
         synced(node, "t")
-        await settle()
+        await run_until_idle()
         (response,) = client.responses()
         assert response.responses[0].partition_responses[0].error_code == 0
 
 
-async def test_what_is_not_committed_in_time_is_timed_out(
+async def test_records_not_committed_in_time_time_out(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
         node.create("t", flush_before_ack="true")
         client = await node.connect()
         client.post("produce", 9, node.produce_body("t", batch(b"a"), timeout_ms=1500))
-        await settle()
+        await run_until_idle()
         mock_clock.jump(1.4)
-        await settle()
+        await run_until_idle()
         assert client.responses() == []
         mock_clock.jump(0.2)
-        await settle()
+        await run_until_idle()
         (response,) = client.responses()
         row = response.responses[0].partition_responses[0]
         assert (row.error_code, row.base_offset) == (ErrorCode.REQUEST_TIMED_OUT, -1)
-        synced(
-            node, "t"
-        )  # afterwards it is committed all the same, and there is no second response
-        await settle()
+        synced(node, "t")  # later it is committed anyway, and there is no second response
+        await run_until_idle()
         assert client.responses() == []
         assert values((await client.fetch("t", 0)).records) == [b"a"]
 
 
-async def test_only_what_is_not_committed_is_timed_out(
-    tmp_path: Path, mock_clock: MockClock
-) -> None:
+async def test_only_uncommitted_partitions_time_out(tmp_path: Path, mock_clock: MockClock) -> None:
     async with rig(tmp_path) as node:
         node.create("t", partitions=2, flush_before_ack="true")
         client = await node.connect()
@@ -406,10 +400,10 @@ async def test_only_what_is_not_committed_is_timed_out(
             {"index": index, "records": batch()} for index in (0, 1)
         ]
         client.post("produce", 9, body)
-        await settle()
+        await run_until_idle()
         synced(node, "t", 1)
         mock_clock.jump(2)
-        await settle()
+        await run_until_idle()
         (response,) = client.responses()
         assert [row.error_code for row in response.responses[0].partition_responses] == [
             ErrorCode.REQUEST_TIMED_OUT,
@@ -417,28 +411,28 @@ async def test_only_what_is_not_committed_is_timed_out(
         ]
 
 
-async def test_a_producer_whose_leader_loses_the_leadership_is_sent_away(tmp_path: Path) -> None:
+async def test_a_lost_leadership_fails_waiting_producers(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("t", replicas=(ME, OTHER), flush_before_ack="true")
         client = await node.connect()
         client.post("produce", 10, node.produce_body("t", batch(), version=10))
-        await settle()
+        await run_until_idle()
         node.lead("t", OTHER)
-        await settle()
+        await run_until_idle()
         (response,) = client.responses()
         row = response.responses[0].partition_responses[0]
         assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert (row.current_leader.leader_id, row.current_leader.leader_epoch) == (OTHER, 1)
 
 
-async def test_a_deleted_topic_sends_its_waiting_producers_away(tmp_path: Path) -> None:
+async def test_a_deleted_topic_fails_its_waiting_producers(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("t", flush_before_ack="true")
         client = await node.connect()
         client.post("produce", 9, node.produce_body("t", batch()))
-        await settle()
+        await run_until_idle()
         node.delete("t")
-        await settle()
+        await run_until_idle()
         (response,) = client.responses()
         assert (
             response.responses[0].partition_responses[0].error_code
@@ -446,7 +440,7 @@ async def test_a_deleted_topic_sends_its_waiting_producers_away(tmp_path: Path) 
         )
 
 
-async def test_a_refusal_is_not_overwritten_by_the_time_out_of_its_neighbour(
+async def test_an_error_is_not_overwritten_by_another_partition_s_timeout(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
@@ -457,10 +451,10 @@ async def test_a_refusal_is_not_overwritten_by_the_time_out_of_its_neighbour(
             {"index": index, "records": batch()} for index in (0, 1)
         ]
         client.post("produce", 9, body)
-        await settle()
+        await run_until_idle()
         node.lead("t", OTHER)
         mock_clock.jump(2)
-        await settle()
+        await run_until_idle()
         (response,) = client.responses()
         codes = [row.error_code for row in response.responses[0].partition_responses]
         assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT]
@@ -469,7 +463,7 @@ async def test_a_refusal_is_not_overwritten_by_the_time_out_of_its_neighbour(
 # -- disks
 
 
-async def test_a_full_disk_refuses_what_it_could_not_keep_and_nothing_else(tmp_path: Path) -> None:
+async def test_a_full_disk_refuses_only_what_it_could_not_write(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("full", partitions=2)
         client = await node.connect()
@@ -497,14 +491,14 @@ async def test_every_row_of_a_log_that_could_not_be_written_is_refused(tmp_path:
         node.disk.free = 0
         one.post("produce", 9, node.produce_body("t", batch(b"a"), acks=1))
         other.post("produce", 9, node.produce_body("t", batch(b"b"), acks=-1))
-        await settle()
+        await run_until_idle()
         for client in (one, other):
             (response,) = client.responses()
             row = response.responses[0].partition_responses[0]
             assert (row.error_code, row.base_offset) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
 
 
-async def test_a_disk_that_fails_for_good_refuses_produce_and_fetch(tmp_path: Path) -> None:
+async def test_a_failed_disk_refuses_produce_and_fetch(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         client = await node.connect()
@@ -517,7 +511,7 @@ async def test_a_disk_that_fails_for_good_refuses_produce_and_fetch(tmp_path: Pa
         assert node.directory_failures == [tmp_path]
 
 
-async def test_records_survive_in_the_order_of_requests_across_connections_of_one_turn(
+async def test_records_of_one_turn_keep_the_order_of_requests(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as node:
@@ -525,7 +519,7 @@ async def test_records_survive_in_the_order_of_requests_across_connections_of_on
         clients = [await node.connect() for _ in range(3)]
         for number, client in enumerate(clients):
             client.post("produce", 9, node.produce_body("t", batch(b"%d" % number)))
-        await settle()
+        await run_until_idle()
         offsets = [
             client.responses()[0].responses[0].partition_responses[0].base_offset
             for client in clients

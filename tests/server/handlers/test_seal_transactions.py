@@ -1,5 +1,5 @@
-"""SealTransactions through the whole server: the epoch of a prepared transaction's records
-writes no more, and the marker ends it.
+"""SealTransactions through the whole server: the sealed epoch of a prepared transaction writes no
+more records, and the marker ends the transaction.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mqd.protocol.markers import build_transaction_seal, is_transaction_seal, pa
 from tests.log.support import NOW, batch
 from tests.server.coordinator import ScriptedCoordinator
 from tests.server.handlers.test_write_txn_markers import PID, coordinator_on, marker, send
-from tests.server.rig import ME, OTHER, Client, rig, settle
+from tests.server.rig import ME, OTHER, Client, rig, run_until_idle
 
 READ_COMMITTED = 1
 
@@ -89,11 +89,11 @@ async def test_readers_skip_a_seal(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ]
 
 
-async def test_a_batch_that_was_allowed_before_the_transaction_was_prepared_comes_too_late(
+async def test_a_batch_confirmed_before_the_preparation_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The coordinator has confirmed, and the batch waits: the seal removes that verdict, as
-    a marker does.
+    """The coordinator has confirmed the transaction, and the batch waits: the seal removes that
+    confirmation, as a marker does.
     """
     async with rig(tmp_path) as node:
         ScriptedCoordinator(node, monkeypatch)
@@ -125,8 +125,8 @@ async def test_the_response_waits_until_the_seal_is_committed(
             0,
             {"seals": [{**row, "topics": [{"name": "u", "partition_indexes": [0]}]}]},
         )
-        await settle()
-        assert not coordinator.frames(), "the other replica has not got it"
+        await run_until_idle()
+        assert not coordinator.frames(), "the other replica does not have it"
 
 
 async def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,11 +148,11 @@ async def test_clients_may_not_seal(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         client = await node.connect()
         client.post("seal_transactions", 0, {"seals": []})
-        await settle()
+        await run_until_idle()
         assert client.sock.closed
 
 
-def test_a_seal_outlives_a_restart() -> None:
+def test_a_seal_survives_a_restart() -> None:
     producers = Producers()
     producers.replay(PID, 4, 0, 10, 2, NOW, 16)
     producers.seal(PID, 5, NOW)
@@ -163,6 +163,6 @@ def test_a_seal_outlives_a_restart() -> None:
         assert not one.may_seal(PID, 5, 3) and one.may_seal(PID, 6, 3)
 
 
-def test_a_seal_is_no_marker() -> None:
+def test_a_seal_is_not_a_marker() -> None:
     view: Any = memoryview(build_transaction_seal(PID, 1, 3, NOW))
     assert is_transaction_seal(view) and parse_end_marker(view) is None

@@ -1,4 +1,4 @@
-"""DeleteTopics and CreatePartitions: every version there and back."""
+"""DeleteTopics and CreatePartitions: requests and responses of every version."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def test_delete_by_name(version: int) -> None:
         assert list(node.image.topics) == ["b"]
 
 
-async def test_delete_by_id_tells_the_name() -> None:
+async def test_delete_by_id_returns_the_name() -> None:
     async with running_node() as node:
         await node.create("a")
         topic_id = node.image.topics["a"].topic_id

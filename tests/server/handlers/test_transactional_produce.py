@@ -1,5 +1,5 @@
-"""Produce in transactions, through the whole server: requests to the coordinator, and verdicts that
-are late (KIP-890).
+"""Produce in transactions, through the whole server: requests to the coordinator, and late
+confirmations (KIP-890).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mqd.server.verification import SupportedOperation, offsets_confirmed
 from mqd.types import TopicPartition
 from tests.log.support import NOW, batch
 from tests.server.coordinator import STATE, ScriptedCoordinator
-from tests.server.rig import ME, OTHER, Rig, rig, settle
+from tests.server.rig import ME, OTHER, Rig, rig, run_until_idle
 
 OFFSETS = "__consumer_offsets"
 PID = 9
@@ -37,7 +37,7 @@ def mark(node: Rig, committed: bool, *, epoch: int = 0, version: int = 0, topic:
 @pytest.mark.parametrize(
     ("version", "verify_only"), [(9, True), (11, True), (12, False), (13, False)]
 )
-async def test_the_first_batch_of_a_transaction_asks_and_the_others_do_not(
+async def test_only_the_first_batch_of_a_transaction_is_verified(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, verify_only: bool
 ) -> None:
     async with rig(tmp_path) as node:
@@ -74,7 +74,7 @@ async def test_the_first_batch_of_a_transaction_asks_and_the_others_do_not(
         (12, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_ENOUGH_REPLICAS),
     ],
 )
-async def test_what_the_coordinator_refuses_is_not_appended(
+async def test_batches_that_the_coordinator_refuses_are_not_appended(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     version: int,
@@ -95,7 +95,7 @@ async def test_what_the_coordinator_refuses_is_not_appended(
         ).error_code == 0
 
 
-async def test_a_transaction_that_is_being_completed_is_given_a_moment(
+async def test_a_transaction_in_completion_is_retried_briefly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
@@ -104,11 +104,11 @@ async def test_a_transaction_that_is_being_completed_is_given_a_moment(
         client = await node.connect()
         coordinator.codes["t", 0] = ErrorCode.CONCURRENT_TRANSACTIONS
         client.post("produce", 12, node.produce_body("t", part(0), version=12, transactional_id=TX))
-        await settle()
+        await run_until_idle()
         assert client.responses() == [] and len(coordinator.requests) == 1
         coordinator.codes.clear()
         mock_clock.jump(0.02)
-        await settle()
+        await run_until_idle()
         (response,) = client.responses()
         assert response.responses[0].partition_responses[0].error_code == 0
         mark(node, committed=True, epoch=1, version=2)
@@ -117,9 +117,9 @@ async def test_a_transaction_that_is_being_completed_is_given_a_moment(
             "produce", 12, node.produce_body("t", part(0, epoch=1), version=12, transactional_id=TX)
         )
         for _ in range(10):
-            await settle()
+            await run_until_idle()
             mock_clock.jump(0.02)
-        await settle()
+        await run_until_idle()
         (response,) = client.responses()
         assert (
             response.responses[0].partition_responses[0].error_code
@@ -127,7 +127,7 @@ async def test_a_transaction_that_is_being_completed_is_given_a_moment(
         )
 
 
-async def test_later_requests_wait_for_the_verdict_and_other_connections_do_not(
+async def test_later_requests_of_the_connection_wait_for_the_verification(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
@@ -138,19 +138,19 @@ async def test_later_requests_wait_for_the_verdict_and_other_connections_do_not(
         client.post("produce", 9, node.produce_body("t", part(0), transactional_id=TX))
         client.post("produce", 9, node.produce_body("t", part(1), transactional_id=TX))
         client.post("produce", 9, node.produce_body("t", batch(b"plain")))
-        await settle()
+        await run_until_idle()
         assert client.responses() == [] and len(coordinator.requests) == 1
         assert (await other.produce("t", batch(b"other"))).base_offset == 0
         coordinator.may_respond.set()
-        await settle()
+        await run_until_idle()
         assert [
             response.responses[0].partition_responses[0].base_offset
             for response in client.responses()
         ] == [1, 2, 3]
-        assert len(coordinator.requests) == 1, "the second batch came into an open transaction"
+        assert len(coordinator.requests) == 1, "the second batch arrived in an open transaction"
 
 
-async def test_what_waits_with_a_record_after_it_goes_on_before_that_is_committed(
+async def test_a_waiting_request_continues_before_the_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
@@ -159,14 +159,14 @@ async def test_what_waits_with_a_record_after_it_goes_on_before_that_is_committe
         client = await node.connect()
         client.post("produce", 9, node.produce_body("t", part(0), transactional_id=TX))
         client.post("produce", 9, node.produce_body("t", part(1), transactional_id=TX))
-        await settle()
+        await run_until_idle()
         assert node.partition("t").log.log_end_offset == 2, (
             "the barrier ends with the append, not with the response"
         )
         assert client.responses() == []
 
 
-async def test_a_verdict_after_the_marker_begins_no_transaction(
+async def test_a_verification_after_the_marker_begins_no_transaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
@@ -175,10 +175,10 @@ async def test_a_verdict_after_the_marker_begins_no_transaction(
         client = await node.connect()
         coordinator.may_respond = type(coordinator.may_respond)()
         client.post("produce", 9, node.produce_body("t", part(0), transactional_id=TX))
-        await settle()
+        await run_until_idle()
         mark(node, committed=False)  # the coordinator timed the transaction out meanwhile
         coordinator.may_respond.set()
-        await settle()
+        await run_until_idle()
         (response,) = client.responses()
         assert (
             response.responses[0].partition_responses[0].error_code == ErrorCode.INVALID_TXN_STATE
@@ -188,11 +188,11 @@ async def test_a_verdict_after_the_marker_begins_no_transaction(
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.CONCURRENT_TRANSACTIONS])
-async def test_a_marker_of_the_previous_transaction_during_the_request_of_the_next(
+async def test_a_marker_of_the_previous_transaction_during_a_verification(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock, code: ErrorCode
 ) -> None:
-    """With version 2 a transaction goes on before the markers of the last one are written:
-    its epoch is another.
+    """With version 2 a transaction may begin before the markers of the previous one are written:
+    its epoch differs.
     """
     async with rig(tmp_path) as node:
         coordinator = ScriptedCoordinator(node, monkeypatch)
@@ -204,20 +204,20 @@ async def test_a_marker_of_the_previous_transaction_during_the_request_of_the_ne
         client.post(
             "produce", 12, node.produce_body("t", part(0, epoch=1), version=12, transactional_id=TX)
         )
-        await settle()
+        await run_until_idle()
         mark(node, committed=True, epoch=1, version=2)
         coordinator.may_respond.set()
-        await settle()
+        await run_until_idle()
         coordinator.codes.clear()
         mock_clock.jump(0.02)
-        await settle()
+        await run_until_idle()
         (response,) = client.responses()
         row = response.responses[0].partition_responses[0]
         assert (row.error_code, row.base_offset) == (0, 2)
         assert len(coordinator.requests) == 3, "once for the first, twice for the second"
 
 
-async def test_offsets_are_appended_after_the_verdict_of_the_coordinator(
+async def test_offsets_are_appended_after_the_verification(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
@@ -258,7 +258,7 @@ async def test_offsets_are_appended_after_the_verdict_of_the_coordinator(
         assert partition.log.log_end_offset == 2
 
 
-async def test_a_verdict_is_valid_for_one_request_only(
+async def test_a_verification_is_valid_for_one_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
@@ -273,10 +273,10 @@ async def test_a_verdict_is_valid_for_one_request_only(
 
 
 @pytest.mark.parametrize("version", [3, 9, 12])
-async def test_a_batch_of_a_transaction_comes_with_the_transactional_id(
+async def test_a_batch_of_a_transaction_needs_the_transactional_id(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
-    """Apache Kafka refuses a request in which any batch does as a whole."""
+    """Apache Kafka refuses the whole request when any of its batches violates this."""
     async with rig(tmp_path) as node:
         coordinator = ScriptedCoordinator(node, monkeypatch)
         node.create("t", 2)
@@ -327,7 +327,7 @@ async def test_without_a_coordinator_the_client_retries(
         )
 
 
-async def test_verification_can_be_disabled_but_not_for_requests_that_add_partitions(
+async def test_only_verification_without_added_partitions_can_be_disabled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path, transaction_partition_verification_enable="false") as node:
@@ -357,7 +357,7 @@ async def test_two_producers_in_one_request_are_refused(
         assert [row.error_code for row in rows] == [ErrorCode.INVALID_PRODUCER_ID_MAPPING] * 2
 
 
-async def test_several_producers_in_one_request_leave_nothing_behind(
+async def test_several_producers_in_one_request_leave_no_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
@@ -374,7 +374,7 @@ async def test_several_producers_in_one_request_leave_nothing_behind(
         assert not node.partition("t").log.producers.guards
 
 
-async def test_guards_of_refused_producers_are_evicted_and_those_with_waiting_batches_are_not(
+async def test_guards_of_refused_producers_are_evicted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mqd.server.guards.GUARDS_KEPT_MAX", 3)
@@ -385,7 +385,7 @@ async def test_guards_of_refused_producers_are_evicted_and_those_with_waiting_ba
         client, other = await node.connect(), await node.connect()
         coordinator.may_respond = type(coordinator.may_respond)()
         client.post("produce", 9, node.produce_body("t", part(0), transactional_id=TX))
-        await settle()
+        await run_until_idle()
         coordinator.may_respond, goes = type(coordinator.may_respond)(), coordinator.may_respond
         coordinator.may_respond.set()
         coordinator.codes = dict.fromkeys(
@@ -400,17 +400,17 @@ async def test_guards_of_refused_producers_are_evicted_and_those_with_waiting_ba
             )
             assert row.error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
         assert [sorted(one) for one in guards] == [[PID, 108], [107, 109]], (
-            "the last of any partition, and who waits"
+            "the last one of any partition, and producers with waiting batches"
         )
         coordinator.codes.clear()
         goes.set()
-        await settle()
+        await run_until_idle()
         (response,) = client.responses()
         assert response.responses[0].partition_responses[0].error_code == 0
         assert [sorted(one) for one in guards] == [[108], [107, 109]]
 
 
-async def test_behind_a_batch_that_is_to_come_again_none_begins_the_transaction(
+async def test_no_later_batch_begins_the_transaction_of_a_refused_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
@@ -430,7 +430,7 @@ async def test_behind_a_batch_that_is_to_come_again_none_begins_the_transaction(
         assert not node.partition("t").log.producers.guards
 
 
-async def test_one_partition_that_is_refused_does_not_keep_the_others_from_being_written(
+async def test_a_refused_partition_does_not_affect_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
@@ -446,10 +446,12 @@ async def test_one_partition_that_is_refused_does_not_keep_the_others_from_being
         assert codes == [0, ErrorCode.INVALID_TXN_STATE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
-async def test_a_partition_that_this_node_leads_only_since_then_is_tried_again(
+async def test_a_partition_that_this_node_leads_since_then_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is not in the request to the coordinator: that ends no transaction and no producer."""
+    """It is not in the request to the coordinator: that ends neither the transaction nor the
+    producer.
+    """
     async with rig(tmp_path) as node:
         coordinator = ScriptedCoordinator(node, monkeypatch)
         node.create("t", 2, replicas=(ME, OTHER), isr=(ME,))
@@ -459,10 +461,10 @@ async def test_a_partition_that_this_node_leads_only_since_then_is_tried_again(
         body = node.produce_body("t", part(0), version=12, transactional_id=TX)
         body["topic_data"][0]["partition_data"].append({"index": 1, "records": part(0)})
         client.post("produce", 12, body)
-        await settle()
+        await run_until_idle()
         node.lead("t", ME, isr=(ME,), partition=1)
         coordinator.may_respond.set()
-        await settle()
+        await run_until_idle()
         (response,) = client.responses()
         codes = [row.error_code for row in response.responses[0].partition_responses]
         assert codes == [0, ErrorCode.NOT_LEADER_OR_FOLLOWER]
@@ -471,7 +473,7 @@ async def test_a_partition_that_this_node_leads_only_since_then_is_tried_again(
         ).error_code == 0
 
 
-async def test_a_client_that_went_while_it_waited_appends_nothing(
+async def test_a_disconnected_client_appends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
@@ -480,11 +482,11 @@ async def test_a_client_that_went_while_it_waited_appends_nothing(
         client = await node.connect()
         coordinator.may_respond = type(coordinator.may_respond)()
         client.post("produce", 9, node.produce_body("t", part(0), transactional_id=TX))
-        await settle()
+        await run_until_idle()
         client.reset()
-        await settle()
+        await run_until_idle()
         coordinator.may_respond.set()
-        await settle()
+        await run_until_idle()
         assert node.partition("t").log.log_end_offset == 0 and node.server.memory.request_bytes == 0
 
 
@@ -503,18 +505,20 @@ async def test_the_epochs_and_sequences_of_transactions_version_2(
             return int(row.error_code)
 
         assert await code(3, 0) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, (
-            "a producer that is not known begins at 0"
+            "an unknown producer begins at 0"
         )
         assert await code(0, 0) == 0
         assert await code(1, 0) == 0
         mark(node, committed=True, epoch=1, version=2)
         assert await code(2, 0) == ErrorCode.INVALID_PRODUCER_EPOCH, (
-            "what is left of the transaction before comes too late"
+            "batches of the previous transaction are too late"
         )
         assert await code(2, 1) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         assert await code(0, 1) == 0
         row = await client.produce("t", batch(producer_id=PID, epoch=1, sequence=1))
-        assert row.error_code == ErrorCode.INVALID_TXN_STATE, "within a transaction, outside of it"
+        assert row.error_code == ErrorCode.INVALID_TXN_STATE, (
+            "outside the transaction, while it is open"
+        )
 
 
 async def test_clients_do_not_write_to_internal_topics(tmp_path: Path) -> None:

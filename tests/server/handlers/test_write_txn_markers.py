@@ -1,4 +1,4 @@
-"""WriteTxnMarkers through the whole server, and what readers of committed records see of it."""
+"""WriteTxnMarkers through the whole server, and the effect on readers of committed records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mqd.server.handlers import write_txn_markers
 from mqd.server.handlers.write_txn_markers import write_markers
 from tests.log.support import batch
 from tests.server.coordinator import ScriptedCoordinator
-from tests.server.rig import ME, OTHER, Client, Rig, rig, settle, values
+from tests.server.rig import ME, OTHER, Client, Rig, rig, run_until_idle, values
 
 READ_COMMITTED = 1
 PID = 9
@@ -96,7 +96,7 @@ async def test_each_partition_has_a_row(
             version=version,
         ) == {
             (PID, "t", 0): 0,
-            (PID, "t", 1): 0,  # nothing was open there: it does no harm
+            (PID, "t", 1): 0,  # no transaction was open there: no effect
             (PID, "t", 2): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             (PID, "nowhere", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             (PID + 1, "t", 1): 0,
@@ -104,9 +104,7 @@ async def test_each_partition_has_a_row(
         assert [node.partition("t", index).last_stable_offset for index in (0, 1)] == [2, 2]
 
 
-async def test_who_does_not_lead_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_follower_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig(tmp_path) as node:
         ScriptedCoordinator(node, monkeypatch)
         node.create("t", replicas=(ME, OTHER), leader=OTHER)
@@ -116,7 +114,7 @@ async def test_who_does_not_lead_writes_nothing(
         }
 
 
-async def test_epochs_of_producers_and_coordinators_are_judged(
+async def test_epochs_of_producers_and_coordinators_are_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
@@ -129,7 +127,7 @@ async def test_epochs_of_producers_and_coordinators_are_judged(
             (PID, "t", 0): ErrorCode.INVALID_PRODUCER_EPOCH
         }
         assert await send(peer, late, version=1) == {(PID, "t", 0): 0}, (
-            "version 1 cannot say that epochs change"
+            "version 1 has no epoch changes"
         )
         old = marker(True, {"t": [0]}, coordinator_epoch=2)
         assert await send(peer, old) == {(PID, "t", 0): ErrorCode.TRANSACTION_COORDINATOR_FENCED}
@@ -143,10 +141,10 @@ async def test_the_response_waits_until_the_replicas_have_the_markers(
         node.create("t", replicas=(ME, OTHER), min_insync_replicas="2")
         peer = await coordinator_on(node)
         peer.post("write_txn_markers", 1, {"markers": [marker(True, {"t": [0]})]})
-        await settle()
+        await run_until_idle()
         assert peer.responses() == []
         mock_clock.jump(31)
-        await settle()
+        await run_until_idle()
         (response,) = peer.responses()
         assert codes(response) == {(PID, "t", 0): ErrorCode.REQUEST_TIMED_OUT}
         node.lead("t", ME, isr=(ME,))
@@ -155,7 +153,7 @@ async def test_the_response_waits_until_the_replicas_have_the_markers(
         }
 
 
-async def test_offsets_end_by_the_group_coordinator(
+async def test_the_group_coordinator_ends_offsets_of_a_transaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
@@ -172,7 +170,7 @@ async def test_offsets_end_by_the_group_coordinator(
         }
 
 
-async def test_this_node_s_own_coordinator_asks_without_a_connection(
+async def test_this_node_s_own_coordinator_needs_no_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
@@ -183,10 +181,10 @@ async def test_this_node_s_own_coordinator_asks_without_a_connection(
         }
 
 
-# -- what clients may
+# -- what clients may do
 
 
-async def test_a_client_ends_what_is_open_and_nothing_else(
+async def test_a_client_ends_only_open_transactions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
@@ -194,9 +192,9 @@ async def test_a_client_ends_what_is_open_and_nothing_else(
         node.create("t")
         client, peer = await node.connect(), await coordinator_on(node)
         nothing = {(PID, "t", 0): ErrorCode.INVALID_TXN_STATE}
-        assert await send(client, marker(False, {"t": [0]})) == nothing, "a producer to come"
+        assert await send(client, marker(False, {"t": [0]})) == nothing, "a future producer"
         await write(client, 0, b"a")
-        assert await send(client, marker(False, {"t": [0]}, epoch=7)) == nothing, "an epoch to come"
+        assert await send(client, marker(False, {"t": [0]}, epoch=7)) == nothing, "a future epoch"
         assert await send(client, marker(False, {"t": [0]}, coordinator_epoch=2**31 - 1)) == {
             (PID, "t", 0): 0
         }
@@ -204,10 +202,10 @@ async def test_a_client_ends_what_is_open_and_nothing_else(
         await write(client, 1, b"b")
         assert await send(peer, marker(True, {"t": [0]}, coordinator_epoch=3)) == {
             (PID, "t", 0): 0
-        }, "no coordinator is shut out"
+        }, "no coordinator is fenced"
 
 
-async def test_a_partition_that_is_named_many_times_gets_one_marker(
+async def test_a_partition_named_many_times_gets_one_marker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
@@ -231,7 +229,7 @@ async def test_two_markers_of_one_producer_are_two_markers(
         assert node.partition("t").log.log_end_offset == 2
 
 
-# -- what readers see
+# -- what readers get
 
 
 async def fetched(
@@ -247,7 +245,7 @@ async def fetched(
     )
 
 
-async def test_committed_reads_end_where_the_first_open_transaction_begins(
+async def test_committed_reads_end_at_the_first_open_transaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
@@ -299,7 +297,7 @@ async def test_overlapping_aborted_transactions_are_listed_by_first_offset(
         await write(client, 0, b"0", producer_id=1)
         await write(client, 0, b"1", producer_id=2)
         await write(client, 0, b"2", producer_id=3)
-        for producer_id in (3, 2, 1):  # the one that began first ends last
+        for producer_id in (3, 2, 1):  # the transaction that began first ends last
             await send(client, marker(False, {"t": [0]}, producer_id=producer_id))
         await client.produce("t", batch(b"6"))
         assert await fetched(client) == ([b"0", b"1", b"2", b"6"], [(1, 0), (2, 1), (3, 2)], 7)
@@ -308,7 +306,7 @@ async def test_overlapping_aborted_transactions_are_listed_by_first_offset(
         assert (await fetched(client, 0, partition_max_bytes=1))[1] == [(1, 0)]
 
 
-async def test_a_waiting_fetch_of_committed_records_wakes_by_the_marker_and_not_before(
+async def test_a_parked_fetch_of_committed_records_wakes_at_the_marker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
@@ -320,9 +318,9 @@ async def test_a_waiting_fetch_of_committed_records_wakes_by_the_marker_and_not_
         )
         await write(writer, 0, b"x" * 400)
         reader.post("fetch", 12, body)
-        await settle()
+        await run_until_idle()
         await write(writer, 1, b"y" * 400)
-        assert reader.responses() == [], "nothing of it is stable"
+        assert reader.responses() == [], "none of it is stable"
         await send(writer, marker(True, {"t": [0]}))  # a marker is 78 bytes
         (response,) = reader.responses()
         assert values(response.responses[0].partitions[0].records)[:2] == [b"x" * 400, b"y" * 400]
@@ -333,15 +331,15 @@ async def test_a_waiting_fetch_of_committed_records_wakes_by_the_marker_and_not_
                 "t", 3, isolation_level=READ_COMMITTED, max_wait_ms=60_000, min_bytes=300
             ),
         )
-        await settle()
+        await run_until_idle()
         await write(writer, 2, b"z" * 10)
         await send(writer, marker(True, {"t": [0]}))
-        assert reader.responses() == [], "too few bytes still"
+        assert reader.responses() == [], "still too few bytes"
         await writer.produce("t", batch(b"plain" * 40))
         assert len(reader.responses()) == 1
 
 
-async def test_a_follower_serves_committed_records_by_what_it_knows(
+async def test_a_follower_serves_committed_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
@@ -357,13 +355,13 @@ async def test_a_follower_serves_committed_records_by_what_it_knows(
         assert await fetched(client) == ([b"0"], [(PID, 0)], 1)
 
 
-async def test_peers_may_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_peers_may_write_markers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig(tmp_path) as node:
         handlers = node.server.dispatcher._handlers
         assert 27 in handlers[PEER]
 
 
-async def test_a_marker_whose_write_failed_in_one_slice_is_not_said_to_be_there(
+async def test_a_marker_whose_write_failed_is_not_reported_as_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(write_txn_markers, "SLICE_ROWS", 2)
@@ -382,7 +380,7 @@ async def test_a_marker_whose_write_failed_in_one_slice_is_not_said_to_be_there(
         async with trio.open_nursery() as nursery:
             node.disk.write_error = errno.ENOSPC
             nursery.start_soon(mark)
-            # what the first slice wrote is taken back
+            # the write of the first slice is undone
             while node.partition("t", 0).log.failure is None:
                 await trio.lowlevel.checkpoint()
             node.disk.write_error = 0
