@@ -1,5 +1,5 @@
-"""What decode must return: the rows of `mqd.protocol.batch.iterate_records`, and batches to try it
-on.
+"""The expected results of decode: the rows of `mqd.protocol.batch.iterate_records`, and batches for
+comparison.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mqd.protocol.compression import Codec, compress, decompress
 from mqd.protocol.record_reader import Record, iterate_records, read_varint
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # kafka-python uses what Python has deprecated
+    warnings.simplefilter("ignore")  # kafka-python uses deprecated parts of Python
     from kafka.record.default_records import (
         DefaultRecordBatch as PythonBatch,
         DefaultRecordBatchBuilder as PythonBuilder,
@@ -61,7 +61,7 @@ def walked(
     topic: str = "t",
     partition: int = 0,
 ) -> Outcome:
-    """The rows of every batch that is no control batch, record by record."""
+    """The rows of every batch that is not a control batch, record by record."""
     rows = []
     try:
         for position, size, header in iterate_batches(data):
@@ -103,7 +103,7 @@ def decoded(data: bytes, **options: Any) -> Outcome:
 def stepped(batch: bytes, columns: Sequence[str]) -> Outcome:
     """One uncompressed batch read leniently: each record as far as `columns` need, then the next.
 
-    What is read lies within its record, and leaves a byte for what follows.
+    Each value is within its record, and at least one byte follows.
     """
     rows = []
     header = parse_header(batch)
@@ -174,7 +174,7 @@ def _field(dice: random.Random, size_max: int) -> bytes | None:
 
 
 def some_batches(dice: random.Random, counts: Sequence[int], **options: Any) -> bytes:
-    """Batches one behind the other, with a hole between two now and then."""
+    """Consecutive batches, occasionally with a gap between two."""
     data = bytearray()
     base = dice.randrange(1000)
     for count in counts:

@@ -1,8 +1,8 @@
 """A cluster of fake nodes in memory: a Network whose connections end in a small model of a broker.
 
-It speaks through the declarations of mqd/protocol/apis, keeps record batches, checks producer
-sequences as a broker does, and can be told to misbehave: `script` takes, for an API, what to do
-with the next requests instead.
+It uses the declarations of mqd/protocol/apis, stores record batches, checks producer sequences as a
+broker does, and can misbehave on request: `script` takes, for an API, the actions for the next
+requests.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ Action = Callable[["FakeBroker", Any], "Response | Hang | HangUp | Raw | None"]
 
 
 class Hang:
-    """No response, now or later. With `after`, the request is carried out."""
+    """No response. With `after`, the request is carried out."""
 
     def __init__(self, *, after: bool = False) -> None:
         self.after = after
@@ -91,8 +91,8 @@ class HangUp:
 
 
 class Raw:
-    """These bytes as the body of the response; with `version`, in place of the header's
-    flexibility.
+    """These bytes as the body of the response; with `version`, that version decides the format of
+    the header.
     """
 
     def __init__(self, body: bytes) -> None:
@@ -159,7 +159,7 @@ class FakePartition:
     leader: int = 1
     leader_epoch: int = 0
     replicas: list[int] = field(default_factory=list)
-    """Empty: only the leader has it."""
+    """Empty: only the leader has the records."""
     isr: list[int] | None = None
     """None: all replicas are in sync."""
     elr: list[int] = field(default_factory=list)
@@ -169,7 +169,7 @@ class FakePartition:
     """producer id -> (epoch, first sequence, count, base offset) of its last batch"""
     recent: dict[tuple[int, int, int], int] = field(default_factory=dict)
     """(producer id, epoch, first sequence) -> base offset of every batch, where a broker
-    remembers five
+    keeps five
     """
     open: dict[int, int] = field(default_factory=dict)
     """producer id -> first offset of its open transaction"""
@@ -253,7 +253,7 @@ GROUP_DEFAULTS = {"consumer.heartbeat.interval.ms": "5000", "consumer.session.ti
 
 
 def quorum_row(node_id: int, end: int = 10, now: int = 100_000) -> Response:
-    """A replica of the metadata log, last heard and caught up at `now`."""
+    """A replica of the metadata log, whose last fetch and last catch-up were at `now`."""
     return {
         "replica_id": node_id,
         "log_end_offset": end,
@@ -287,10 +287,10 @@ class FakeCluster:
         self.moves_hang = False
         """Reassignments stay under way until they are cancelled."""
         self.rates: list[int] = []
-        """Rates that were set on nodes, in order."""
+        """Throttle rates that were set on nodes, in order."""
         self.next_producer_id = 1000
         self.coordinator = 1
-        """Of every group and transactional id."""
+        """The coordinator of every group and transactional id."""
         self.groups: dict[str, FakeGroup] = {}
         self.pending_members: set[str] = set()
         self.commits: list[tuple[str, int]] = []
@@ -298,9 +298,9 @@ class FakeCluster:
         self.transactions: dict[str, FakeTransaction] = {}
         self.transaction_version = 2
         self.features: dict[str, tuple[int, int, int]] = {}
-        """Others, by name: finalized, lowest and newest level."""
+        """Other features, by name: finalized, lowest and newest level."""
         self.tells_of_rebalances = True
-        """As mqd does, and Apache Kafka does not."""
+        """Like mqd, unlike Apache Kafka."""
 
     @property
     def one(self) -> FakeBroker:
@@ -339,7 +339,7 @@ class FakeBroker(FakeCoordinator):
         self.cluster = cluster
         self.node_id = node_id
         self.requests: list[tuple[int, int]] = []
-        """(API key, version) of everything that came, in order."""
+        """(API key, version) of every request, in order."""
         self.versions = {
             key: api.advertised or api.versions
             for key in SERVED
@@ -350,8 +350,8 @@ class FakeBroker(FakeCoordinator):
         self.changed = trio.Event()
 
     def script(self, key: int, *actions: Any) -> None:
-        """What to do with the next requests of an API: a response, Hang(), HangUp(), Raw(),
-        or a function of (broker, request).
+        """Set the actions for the next requests of an API: a response, Hang(), HangUp(), Raw(), or
+        a function of (broker, request).
         """
         for action in actions:
             self.actions[key].append(action if callable(action) else lambda *_, a=action: a)
@@ -521,8 +521,8 @@ class FakeBroker(FakeCoordinator):
             broker.changed = trio.Event()
 
     def _append(self, request: Any, tp: TopicPartition, records: memoryview) -> tuple[int, int]:
-        """Under version 2 a partition is in the transaction from the first record on; under
-        version 1 it must be there already.
+        """Under version 2 the first record adds a partition to the transaction; under version 1 it
+        must have been added before.
         """
         found = (
             self.cluster.transactions.get(request.transactional_id)

@@ -23,7 +23,7 @@ REBALANCE_TIMEOUT_S = 10.0
 
 @dataclass
 class FakeGroup:
-    """A group of either protocol. `generation` is the group epoch where KIP-848 is spoken."""
+    """A group of either protocol. `generation` is the group epoch in KIP-848."""
 
     type: str = "classic"
     state: str = "Empty"
@@ -50,7 +50,7 @@ class FakeGroup:
         self.wake()
 
     def expire(self, member_id: str) -> None:
-        """The member's session is over."""
+        """End the member's session."""
         del self.members[member_id]
         if self.type == "classic":
             self.joined.discard(member_id)
@@ -61,12 +61,12 @@ class FakeGroup:
 
 @dataclass
 class FakeMember:
-    """A member of a group of KIP-848."""
+    """A member of a KIP-848 group."""
 
     epoch: int = 0
     topics: list[str] = field(default_factory=list)
     owned: set[tuple[UUID, int]] = field(default_factory=set)
-    told: set[tuple[UUID, int]] | None = None
+    sent_assignment: set[tuple[UUID, int]] | None = None
     instance_id: str | None = None
 
 
@@ -82,7 +82,9 @@ class FakeTransaction:
     last: tuple[int, bool] | None = None
     """(epoch, committed) of the last end"""
     bumped_from: int = -1
-    """The epoch of who asked for the present one, to be known when it asks again (KIP-360)."""
+    """The previous epoch of the client that requested the current one; its retries have it
+    (KIP-360).
+    """
 
 
 class FakeCoordinator:
@@ -91,7 +93,7 @@ class FakeCoordinator:
     cluster: Any
     node_id: int
 
-    # -- who it is
+    # -- finding the coordinator
 
     async def _on_10(self, request: Any) -> Response:
         node = self.cluster.coordinator
@@ -145,14 +147,14 @@ class FakeCoordinator:
             return {"error_code": 25, "protocol_name": ""}
         rows = []
         if member_id == group.leader:
-            for one, asked in group.members.items():
+            for one, requested in group.members.items():
                 metadata = next(
-                    each.metadata for each in asked.protocols if each.name == group.protocol
+                    each.metadata for each in requested.protocols if each.name == group.protocol
                 )
                 rows.append(
                     {
                         "member_id": one,
-                        "group_instance_id": asked.group_instance_id,
+                        "group_instance_id": requested.group_instance_id,
                         "metadata": bytes(metadata),
                     }
                 )
@@ -201,8 +203,8 @@ class FakeCoordinator:
     async def _on_13(self, request: Any) -> Response:
         group = self._group(request.group_id)
         static = {
-            getattr(asked, "group_instance_id", None): member_id
-            for member_id, asked in group.members.items()
+            getattr(requested, "group_instance_id", None): member_id
+            for member_id, requested in group.members.items()
         }
         rows = []
         for row in request.members or [request]:
@@ -251,8 +253,8 @@ class FakeCoordinator:
             each
             for name, other in group.members.items()
             if name != request.member_id
-            for each in (other.owned | (other.told or set()))
-            - (self._target(group, name) & (other.told or set()))
+            for each in (other.owned | (other.sent_assignment or set()))
+            - (self._target(group, name) & (other.sent_assignment or set()))
         } | {
             each
             for name, other in group.members.items()
@@ -261,8 +263,8 @@ class FakeCoordinator:
         }
         given = (target & member.owned) if member.owned - target else target - others
         response: Response = {"member_id": request.member_id, "heartbeat_interval_ms": 1000}
-        if given != member.told or request.member_epoch == 0:
-            member.told = given
+        if given != member.sent_assignment or request.member_epoch == 0:
+            member.sent_assignment = given
             rows: dict[UUID, list[int]] = {}
             for topic_id, index in sorted(given, key=str):
                 rows.setdefault(topic_id, []).append(index)
@@ -329,14 +331,14 @@ class FakeCoordinator:
     async def _on_9(self, request: Any) -> Response:
         groups = request.groups or [request]
         responses = []
-        for asked in groups:
-            group = self.cluster.groups.get(asked.group_id, FakeGroup())
-            if asked.topics is None:
+        for requested in groups:
+            group = self.cluster.groups.get(requested.group_id, FakeGroup())
+            if requested.topics is None:
                 wanted = sorted(group.offsets)
             else:
                 wanted = [
                     TopicPartition(topic.name, index)
-                    for topic in asked.topics
+                    for topic in requested.topics
                     for index in topic.partition_indexes
                 ]
             unstable = (
@@ -358,7 +360,7 @@ class FakeCoordinator:
             rows = [{"name": name, "partitions": each} for name, each in topics.items()]
             responses.append(
                 {
-                    "group_id": asked.group_id,
+                    "group_id": requested.group_id,
                     "topics": rows,
                     "error_code": 16 if self._elsewhere() else 0,
                 }
@@ -421,14 +423,14 @@ class FakeCoordinator:
                     "member_id": member_id,
                     "client_id": "mqd",
                     "client_host": "/127.0.0.1",
-                    "member_metadata": bytes(asked.protocols[0].metadata),
+                    "member_metadata": bytes(requested.protocols[0].metadata),
                     "member_assignment": group.assignments.get(member_id, b""),
-                    "group_instance_id": asked.group_instance_id,
+                    "group_instance_id": requested.group_instance_id,
                     "awaited": group.state == "PreparingRebalance"
                     and member_id not in group.joined
                     and tells,
                 }
-                for member_id, asked in group.members.items()
+                for member_id, requested in group.members.items()
             ]
             row = {
                 "group_id": name,
@@ -493,7 +495,7 @@ class FakeCoordinator:
     # -- transactions
 
     def _transaction(self, request: Any) -> tuple[FakeTransaction | None, int]:
-        """The transaction that a producer speaks of, and what is wrong with the producer."""
+        """The transaction of a producer, and the error of the producer, if any."""
         found = self.cluster.transactions.get(request.transactional_id)
         if self._elsewhere():
             return None, 16
@@ -519,7 +521,8 @@ class FakeCoordinator:
             return {"error_code": 90, "producer_id": -1, "producer_epoch": -1}
         if found.state == "Ongoing":
             self._end(found, False)
-            # who opened it is fenced with it, whoever asks
+            # InitProducerId fences the producer that opened the transaction, whichever client sends
+            # it
             if request.producer_id >= 0 and self.cluster.transaction_version < 2:
                 found.epoch += 1
                 found.bumped_from = -1
@@ -530,12 +533,12 @@ class FakeCoordinator:
         return {"producer_id": found.producer_id, "producer_epoch": found.epoch}
 
     async def _on_24(self, request: Any) -> Response:
-        asked = {
+        requested = {
             "transactional_id": request.v3_and_below_transactional_id,
             "producer_id": request.v3_and_below_producer_id,
             "producer_epoch": request.v3_and_below_producer_epoch,
         }
-        found, code = self._transaction(type("Asked", (), asked))
+        found, code = self._transaction(type("Asked", (), requested))
         topics = []
         for topic in request.v3_and_below_topics:
             rows = []
@@ -578,7 +581,7 @@ class FakeCoordinator:
             and new_epoch
             and found.last == (request.producer_epoch, request.committed)
         ):
-            return {"producer_id": found.producer_id, "producer_epoch": found.epoch}  # asked again
+            return {"producer_id": found.producer_id, "producer_epoch": found.epoch}  # a retry
         if found is None or code:
             return {"error_code": code}
         if found.state != "Ongoing" and request.committed and found.state != "CompleteCommit":

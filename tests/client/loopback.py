@@ -1,5 +1,5 @@
-"""The model broker of fake.py behind a real loopback port, in a thread of its own: for the
-blocking facade and for mqctl.
+"""The model broker of fake.py behind a real loopback port, in its own thread: for the blocking
+client and for mqctl.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class _Stream:
-    """A trio stream as FakeBroker.serve wants it."""
+    """A trio stream with the interface that FakeBroker.serve needs."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream

@@ -38,7 +38,7 @@ def drained(accumulator: Accumulator, now: float, **options: Any) -> list[Batch]
     return ready.get(1, [])
 
 
-def test_a_batch_lingers_and_then_is_due() -> None:
+def test_a_batch_is_due_after_its_linger() -> None:
     accumulator = queue()
     batch, index = put(accumulator, A, now=5.0)
     assert (index, put(accumulator, A)[1]) == (0, 1)
@@ -57,7 +57,7 @@ def test_a_full_batch_and_a_flush_do_not_linger() -> None:
     assert drained(accumulator, 0.0) == [] and drained(accumulator, 0.0, flush=True) == [second]
 
 
-def test_a_request_is_bounded_but_takes_one_batch_at_least() -> None:
+def test_a_request_is_bounded_but_has_at_least_one_batch() -> None:
     accumulator = queue()
     for tp in (A, B, C):
         put(accumulator, tp, size=900)
@@ -68,7 +68,7 @@ def test_a_request_is_bounded_but_takes_one_batch_at_least() -> None:
     assert drained(accumulator, 0.0, flush=True) == [huge]
 
 
-def test_room_is_bounded_and_comes_back() -> None:
+def test_room_is_bounded_and_returned() -> None:
     accumulator = queue(buffer_bytes_max=2000)
     assert accumulator.has_room(50_000)
     batch, _ = put(accumulator, A, size=900)
@@ -95,7 +95,7 @@ def test_a_retried_batch_keeps_its_place_and_its_bytes() -> None:
     assert next_one is later and parse_header(sequences.seal(later, Codec.NONE)).base_sequence == 1
 
 
-def test_only_doubtful_batches_go_out_until_all_all_outcomes_known() -> None:
+def test_only_doubtful_batches_are_sent_until_all_outcomes_are_known() -> None:
     accumulator = queue()
     put(accumulator, A)
     (outcome_uncertain,) = drained(accumulator, 0.0, flush=True)
@@ -109,7 +109,7 @@ def test_only_doubtful_batches_go_out_until_all_all_outcomes_known() -> None:
     assert accumulator.all_outcomes_known()
 
 
-def test_batches_expire_in_order_but_not_under_way() -> None:
+def test_batches_expire_in_order_but_not_in_flight() -> None:
     accumulator = queue()
     first, _ = put(accumulator, A, now=0.0, size=900)
     second, _ = put(accumulator, A, now=1.0, size=900)
@@ -127,7 +127,7 @@ def test_a_missing_leader_is_named() -> None:
     assert accumulator.drain(0.0, lambda tp: None, flush=True) == ({}, {"t"})
 
 
-def test_halves_are_found_by_index_and_keep_the_bytes_counted() -> None:
+def test_halves_are_split_by_index_and_keep_the_byte_count() -> None:
     accumulator = queue()
     records = [put(accumulator, A, size=record_bytes(None, b"x", ()))[0] for _ in range(5)]
     (batch,) = drained(accumulator, 0.0, flush=True)

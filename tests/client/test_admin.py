@@ -121,7 +121,7 @@ async def test_configs(nursery: trio.Nursery) -> None:
         assert not isinstance((await admin.describe_configs([node]))[node], ClientError)
 
 
-async def test_partitions_are_asked_of_their_leaders(
+async def test_partition_requests_go_to_their_leaders(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = FakeCluster(nursery, nodes=2)
@@ -206,7 +206,7 @@ async def test_a_deadline_ends_retries_and_names_the_last_failure(
 @pytest.mark.parametrize(
     ("key", "name"), [(CREATE_TOPICS, "create_topic"), (DELETE_TOPICS, "delete_topic")]
 )
-async def test_a_lost_response_is_reported_if_the_second_attempt_finds_it_done(
+async def test_a_lost_response_is_reported_if_the_retry_finds_the_result(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock, key: int, name: str
 ) -> None:
     cluster = FakeCluster(nursery)

@@ -1,4 +1,4 @@
-"""Arrow batches out of consumers, tables into topics."""
+"""Arrow batches from consumers, tables into topics."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_every_partition_is_read_to_its_end(nursery: trio.Nursery, codec: 
         assert consumer.position(A0) == consumer.position(A1) == 35
 
 
-async def test_columns_and_rows_are_those_wished_for(nursery: trio.Nursery) -> None:
+async def test_columns_and_row_counts_are_as_requested(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
     fill(cluster.add_topic("a")[0], 50)
     async with consuming(cluster, {A0: 7}, end={A0: 43}) as (_, consumer):
@@ -89,7 +89,7 @@ async def test_columns_and_rows_are_those_wished_for(nursery: trio.Nursery) -> N
             consumer.arrow_batches(rows_max=0)
 
 
-async def test_records_and_arrow_batches_may_take_turns(nursery: trio.Nursery) -> None:
+async def test_records_and_arrow_batches_may_alternate(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
     fill(cluster.add_topic("a")[0], 60)
     async with consuming(cluster, {A0: "beginning"}, end="end") as (_, consumer):
@@ -106,7 +106,7 @@ async def test_records_and_arrow_batches_may_take_turns(nursery: trio.Nursery) -
         assert found == numbers(60)
 
 
-async def test_a_seek_and_a_pause_take_the_rest_back(
+async def test_a_seek_and_a_pause_discard_the_rest(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -125,7 +125,7 @@ async def test_a_seek_and_a_pause_take_the_rest_back(
             raise AssertionError(await reader.next())
 
 
-async def test_read_committed_hides_what_was_aborted_also_in_the_rest_of_a_response(
+async def test_read_committed_hides_aborted_records_of_a_whole_response(
     nursery: trio.Nursery,
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -171,7 +171,7 @@ async def test_read_committed_hides_what_was_aborted_also_in_the_rest_of_a_respo
             assert found == [b"plain", b"kept", b"later"] and consumer.position(A0) == 9
 
 
-async def test_damage_is_reported_and_what_lies_before_it_is_read(nursery: trio.Nursery) -> None:
+async def test_damage_is_reported_after_the_records_before_it(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
     (partition,) = cluster.add_topic("a")
     fill(partition, 30)
@@ -189,7 +189,7 @@ async def test_damage_is_reported_and_what_lies_before_it_is_read(nursery: trio.
         assert values_of([batch async for batch in reader]) == numbers(30, 20)
 
 
-async def test_a_member_commits_what_it_was_handed(nursery: trio.Nursery) -> None:
+async def test_a_member_commits_the_records_that_it_returned(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
     fill(cluster.add_topic("a")[0], 30)
     options: dict[str, Any] = {"reset": "beginning", "auto_commit": False}
@@ -225,7 +225,7 @@ def records_of(cluster: FakeCluster, tp: TopicPartition) -> list[Record]:
     return [record for batch in cluster.partition(tp).batches for record in iterate_records(batch)]
 
 
-async def test_rows_arrive_whole(nursery: trio.Nursery) -> None:
+async def test_rows_arrive_complete(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
     cluster.add_topic("a")
     table = pa.table(
@@ -257,7 +257,7 @@ async def test_rows_arrive_whole(nursery: trio.Nursery) -> None:
         pa.dictionary(pa.int32(), pa.string()),
     ],
 )
-async def test_text_of_every_layout_is_sent_and_keys_choose_as_java_does(
+async def test_text_of_every_layout_is_sent_and_partitioned_like_java(
     nursery: trio.Nursery, kind: pa.DataType
 ) -> None:
     cluster = FakeCluster(nursery, nodes=2)
@@ -335,7 +335,7 @@ async def test_rows_without_keys_are_spread(nursery: trio.Nursery) -> None:
         ({"value": [b"x"], "headers": ["h"]}, "column 'headers' has type string"),
     ],
 )
-async def test_what_does_not_fit_is_refused_in_words(
+async def test_unsuitable_tables_are_refused_with_an_explanation(
     nursery: trio.Nursery, columns: dict[str, Any], words: str
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -347,7 +347,7 @@ async def test_what_does_not_fit_is_refused_in_words(
         assert await producer.send("a", pa.table({"value": pa.array([], pa.binary())})) == 0
 
 
-# -- without await, and without pyarrow
+# -- the blocking client, and without pyarrow
 
 
 @pytest.fixture
@@ -370,7 +370,7 @@ def test_the_blocking_twins(served: Loopback) -> None:
             assert consumer.arrow_batches().next(timeout_s=0.1) is None
 
 
-def test_what_is_missing_is_named() -> None:
+def test_a_missing_package_is_named() -> None:
     code = (
         "import sys; sys.modules['pyarrow'] = None\n"
         "import mqd.client.sync, mqd.client.consumer\n"

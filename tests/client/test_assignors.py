@@ -27,7 +27,7 @@ def shown(made: Assignment) -> dict[str, str]:
     }
 
 
-def test_range_gives_runs_topic_by_topic_and_the_rest_to_the_first() -> None:
+def test_range_assigns_runs_by_topic_and_the_rest_to_the_first() -> None:
     made = ASSIGNORS["range"].assign(
         [member("y", "ab"), member("x", "ab"), member("z", "b")], {"a": 3, "b": 4}
     )
@@ -41,14 +41,14 @@ def test_static_members_come_first_in_the_order_of_their_names() -> None:
     assert shown(made) == {"y": "a0", "z": "a1", "x": "a2"}
 
 
-def test_round_robin_deals_out_all_topics_and_passes_over_who_does_not_want() -> None:
+def test_round_robin_assigns_all_topics_and_skips_non_subscribers() -> None:
     made = ASSIGNORS["roundrobin"].assign(
         [member("x", "a"), member("y", "ab"), member("z", "abc")], {"a": 1, "b": 2, "c": 3}
     )
     assert shown(made) == {"x": "a0", "y": "b0", "z": "b1 c0 c1 c2"}
 
 
-def test_what_moves_in_a_cooperative_group_waits_for_a_round() -> None:
+def test_a_moving_partition_of_a_cooperative_group_waits_for_a_round() -> None:
     owned = tuple(TopicPartition("a", index) for index in range(4))
     assign = ASSIGNORS["cooperative-sticky"].assign
     first = assign([member("x", owned=owned, generation=1), member("y")], {"a": 4})
@@ -59,9 +59,7 @@ def test_what_moves_in_a_cooperative_group_waits_for_a_round() -> None:
     assert shown(second) == {"x": "a0 a1", "y": "a2 a3"}
 
 
-def test_the_later_generation_keeps_a_partition_that_two_members_claim_and_nobody_gets_it_now() -> (
-    None
-):
+def test_a_partition_that_two_members_claim_stays_with_the_later_generation() -> None:
     a0 = (TopicPartition("a", 0),)
     assign = ASSIGNORS["cooperative-sticky"].assign
     made = assign(
@@ -78,7 +76,7 @@ def test_the_generation_of_old_clients_is_in_their_user_data() -> None:
     made = cooperative.assign(
         [old, member("y", owned=(TopicPartition("a", 0),), generation=4)], {"a": 1}
     )
-    assert shown(made) == {"x": "", "y": ""}  # x has it, and y must give it up first
+    assert shown(made) == {"x": "", "y": ""}  # x has it, and y must revoke it first
     assert ASSIGNORS["range"].user_data(5) is None
 
 
@@ -89,7 +87,7 @@ topics = st.dictionaries(st.sampled_from("abc"), st.integers(0, 9))
 @pytest.mark.parametrize("name", list(ASSIGNORS))
 @given(wants=groups, counts=topics)
 @settings(max_examples=150, deadline=None)
-def test_every_partition_that_is_wanted_has_one_reader_who_wants_it(
+def test_every_subscribed_partition_has_one_subscribed_owner(
     name: str, wants: list[set[str]], counts: Mapping[str, int]
 ) -> None:
     members = [member(f"m{index}", "".join(sorted(each))) for index, each in enumerate(wants)]
@@ -112,10 +110,12 @@ def test_every_partition_that_is_wanted_has_one_reader_who_wants_it(
     count=st.integers(0, 13),
 )
 @settings(max_examples=100, deadline=None)
-def test_cooperative_members_come_to_rest_balanced_and_keep_what_they_can(
+def test_cooperative_members_converge_balanced_with_few_moves(
     steps: list[tuple[str, bool]], count: int
 ) -> None:
-    """Members come and go; after each change rounds go on until nobody gives anything up."""
+    """Members join and leave; after each change rounds continue until no member revokes
+    anything.
+    """
     assign = ASSIGNORS["cooperative-sticky"].assign
     owned: dict[str, tuple[TopicPartition, ...]] = {"m": ()}
     generation = 0
@@ -133,7 +133,7 @@ def test_cooperative_members_come_to_rest_balanced_and_keep_what_they_can(
             )
             taken = [tp for each, kept in owned.items() for tp in kept if tp not in made[each]]
             readers = [tp for each in owned for tp in set(made[each]) | set(owned[each])]
-            assert len(readers) == len(set(readers)), "two own one partition"
+            assert len(readers) == len(set(readers)), "two members own one partition"
             owned = {each: tuple(made[each]) for each in owned}
             if not taken:
                 break

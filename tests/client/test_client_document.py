@@ -1,4 +1,4 @@
-"""docs/CLIENT.md: each of its programs runs as it stands, in the order of the page."""
+"""docs/CLIENT.md: each of its programs runs unchanged, in the order of the page."""
 
 from __future__ import annotations
 

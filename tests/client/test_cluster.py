@@ -87,7 +87,9 @@ async def test_waiting_for_a_node_that_starts(
             pass
 
 
-async def test_one_connection_for_an_address_however_many_ask(nursery: trio.Nursery) -> None:
+async def test_one_connection_for_an_address_whatever_the_number_of_calls(
+    nursery: trio.Nursery,
+) -> None:
     cluster = FakeCluster(nursery, nodes=2)
     async with connect("fake:9001", network=cluster) as client:
         async with trio.open_nursery() as askers:
@@ -100,7 +102,7 @@ async def test_one_connection_for_an_address_however_many_ask(nursery: trio.Nurs
         assert cluster.connects == 3
 
 
-async def test_a_node_that_accepts_and_says_nothing_holds_up_nobody_who_can_do_without(
+async def test_a_silent_node_delays_only_requests_that_need_it(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = FakeCluster(nursery, nodes=3)
@@ -112,10 +114,10 @@ async def test_a_node_that_accepts_and_says_nothing_holds_up_nobody_who_can_do_w
         assert (await client.any_connection()).peer == "fake:9003"
 
 
-async def test_who_waits_for_a_silent_node_waits_once(
+async def test_a_silent_node_costs_one_timeout(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
-    """However many ask, and however long a request may take. They are told which node it is."""
+    """However many requests wait, and however long a request may take. The error names the node."""
     cluster = FakeCluster(nursery, nodes=2)
     cluster.brokers[2].script(API_VERSIONS, *[Hang()] * 9)
     errors: list[ClientError] = []
@@ -143,11 +145,11 @@ async def test_who_waits_for_a_silent_node_waits_once(
         cluster.down.clear()
         cluster.brokers[2].actions.clear()
         assert (await client.connection_to(("fake", 9002))).failure is None, (
-            "a later attempt has its own end"
+            "a later attempt has its own deadline"
         )
 
 
-async def test_one_refresh_for_all_who_saw_the_same_view(nursery: trio.Nursery) -> None:
+async def test_one_refresh_for_all_calls_with_the_same_view(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
     cluster.add_topic("a")
     async with connect("fake:9001", network=cluster) as client:
@@ -180,10 +182,10 @@ async def test_a_leader_is_waited_for(
             await client.connection_to_broker(9)
 
 
-async def test_a_broker_that_leaves_during_a_request_is_no_error(
+async def test_a_broker_that_leaves_during_a_request_is_not_an_error(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The view that named it is not the present one any more: who leads now is asked for again."""
+    """The view that named it is outdated: the client requests the present leader again."""
     cluster = FakeCluster(nursery, nodes=2)
     (partition,) = cluster.add_topic("a")
     partition.leader = 2
@@ -210,7 +212,7 @@ async def test_a_broker_that_leaves_during_a_request_is_no_error(
         assert await admin.list_groups() == []
 
 
-def test_errors_say_what_to_do_and_travel() -> None:
+def test_errors_have_remedies_and_can_be_pickled() -> None:
     error = error_from_wire(3, "topic 'x'")
     assert (
         error.message == "topic 'x': unknown topic or partition"

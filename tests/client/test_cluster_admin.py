@@ -71,7 +71,7 @@ async def test_partitions_are_described_page_by_page(
     assert cluster.one.requests.count((DESCRIBE_PARTITIONS, 0)) == 5 + 3
 
 
-async def test_pages_that_do_not_go_forward_end(nursery: trio.Nursery) -> None:
+async def test_pages_without_progress_end(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
     cluster.one.script(
         DESCRIBE_PARTITIONS,
@@ -144,7 +144,7 @@ async def test_reassignments_begin_are_listed_and_are_cancelled(nursery: trio.Nu
         )
 
 
-async def test_a_cancellation_whose_response_was_lost_says_so(
+async def test_a_cancellation_with_a_lost_response_is_reported(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = FakeCluster(nursery, nodes=3)
@@ -185,7 +185,7 @@ async def test_fenced_nodes_are_described_and_unregistered(nursery: trio.Nursery
         assert caught.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
 
 
-def test_a_throttle_names_the_old_replicas_for_leaders_and_the_new_for_followers() -> None:
+def test_a_throttle_names_old_replicas_for_leaders_and_new_for_followers() -> None:
     changes = throttle_changes(
         {A0: ((1, 2), (2, 3)), A1: ((1, 2), (2, 1)), TopicPartition("b", 0): ((1,), (4,))},
         {1, 2, 3},
@@ -201,11 +201,11 @@ def test_a_throttle_names_the_old_replicas_for_leaders_and_the_new_for_followers
         ("follower.replication.throttled.rate", put, "500"),
     ]
     nodes = [resource for resource in changes if resource.type is ResourceType.BROKER]
-    assert [resource.name for resource in nodes] == ["1", "2", "3"]  # 4 cannot be asked
+    assert [resource.name for resource in nodes] == ["1", "2", "3"]  # 4 cannot be reached
     assert all(changes[resource] == rates for resource in nodes)
 
 
-async def test_a_throttle_is_set_found_and_taken_away(nursery: trio.Nursery) -> None:
+async def test_a_throttle_is_set_found_and_removed(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery, nodes=3)
     cluster.add_topic("a")
     cluster.add_topic("b")

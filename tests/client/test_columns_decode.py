@@ -1,4 +1,4 @@
-"""Record batches to Arrow columns: equal to the walk record by record."""
+"""Record batches to Arrow columns: equal to reading record by record."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def segments(draw: st.DrawFn) -> bytes:
 
 @settings(max_examples=70, deadline=None)
 @given(segments(), st.data())
-def test_equals_the_walk(data: bytes, more: st.DataObject) -> None:
+def test_decode_equals_reading_record_by_record(data: bytes, more: st.DataObject) -> None:
     every = walked(data)
     assert every is not None
     assert decoded(data) == every
@@ -86,7 +86,7 @@ def test_many_records_of_every_shape(codec: Codec) -> None:
 
 
 def test_groups_and_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Positions count from the beginning of a window, wherever in the data it lies."""
+    """Positions count from the beginning of a window, wherever it is in the data."""
     data = some_batches(random.Random(5), [20] * 20)
     want = walked(data)
     for group_bytes in (1, 5_000, 20_000):
@@ -212,7 +212,7 @@ def test_a_marker_before_start_ends_its_transaction() -> None:
 
 
 def test_hidden_batches_are_not_decompressed() -> None:
-    """A transaction that was aborted may hold anything; its batches only need a true CRC."""
+    """An aborted transaction may contain any bytes; its batches only need a valid CRC."""
     data = bytearray(
         build_batch([(b"k", b"v")], codec=Codec.ZSTD, producer_id=7, transactional=True)
     )
@@ -228,8 +228,8 @@ def test_hidden_batches_are_not_decompressed() -> None:
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 @pytest.mark.parametrize("columns", [COLUMNS, ("key", "value", "headers")])
-def test_damage_is_refused_as_the_walk_refuses_it(codec: Codec, columns: tuple[str, ...]) -> None:
-    """Bytes of records change under a true CRC."""
+def test_damage_is_refused_as_by_the_record_reader(codec: Codec, columns: tuple[str, ...]) -> None:
+    """Bytes of records change under a valid CRC."""
     dice = random.Random(codec)
     batch = some_batches(dice, (12,), codec=codec)
     refused = 0
@@ -237,7 +237,7 @@ def test_damage_is_refused_as_the_walk_refuses_it(codec: Codec, columns: tuple[s
         changed = with_records(batch, lambda body: _damage(dice, body))
         want = walked(changed, columns=columns)
         if columns is not COLUMNS and want is None:
-            continue  # damage may lie in what is stepped over
+            continue  # damage may be in skipped bytes
         got = decoded(changed, columns=columns)
         assert got == want or (got is None and _far_timestamps(want)), changed.hex()
         refused += want is None
@@ -245,8 +245,8 @@ def test_damage_is_refused_as_the_walk_refuses_it(codec: Codec, columns: tuple[s
 
 
 @pytest.mark.parametrize("columns", [("key",), ("value",), ("timestamp",), ("value", "key")])
-def test_pruned_columns_never_reach_out_of_their_record(columns: tuple[str, ...]) -> None:
-    """Damage in fields that are not requested may pass; rows that are returned are right."""
+def test_pruned_columns_never_read_beyond_their_record(columns: tuple[str, ...]) -> None:
+    """Damage in fields that are not requested may be undetected; returned rows are right."""
     dice = random.Random(len(columns))
     records = [
         Record(i, i, dice.choice((None, b"", b"key")), dice.choice((None, b"", b"value")))
@@ -265,7 +265,7 @@ def test_pruned_columns_never_reach_out_of_their_record(columns: tuple[str, ...]
     assert refused > 20
 
 
-def test_a_record_of_nothing_but_attributes() -> None:
+def test_a_record_that_contains_only_attributes() -> None:
     """Its timestamp would be the next record's length."""
     batch = bytes(build_batch([(b"key", b"value")] * 2))
     bad = _with_body(batch, b"\x02\x00" + b"\x1c\x00\x00\x02\x06key\x0avalue\x00")
@@ -273,8 +273,8 @@ def test_a_record_of_nothing_but_attributes() -> None:
         assert decoded(bad, columns=columns) is None, columns
 
 
-def test_bytes_behind_a_record_without_headers() -> None:
-    """A value that is one byte too short leaves a count of no headers, and a byte."""
+def test_bytes_after_a_record_without_headers() -> None:
+    """A value that is one byte too short leaves a header count of zero, and one more byte."""
     batch = bytes(build_batch([(b"k", b"ab\0")]))
     bad = with_records(batch, lambda body: body.__setitem__(6, 4))
     assert decoded(batch) == walked(batch)
@@ -283,7 +283,7 @@ def test_bytes_behind_a_record_without_headers() -> None:
 
 
 def _damage_numbers(dice: random.Random, body: bytearray) -> None:
-    """Records of a few bytes are mostly numbers: lengths become a little longer or shorter."""
+    """Records of a few bytes are mostly numbers: lengths become slightly longer or shorter."""
     for _ in range(dice.choice((1, 1, 2))):
         at = dice.randrange(len(body))
         body[at] = dice.choice((body[at] ^ 2, body[at] + 2 & 0xFF, 0x80, dice.randrange(32)))
@@ -321,12 +321,12 @@ def test_damaged_headers_of_batches() -> None:
     for base in (-1, -(2**63), 2**63 - 5):
         assert decoded(with_header(batch, base_offset=base)) is None
     assert decoded(with_header(batch, attributes=5)) is None
-    assert decoded(batch + with_header(batch, base_offset=0)) is None  # offsets fall
+    assert decoded(batch + with_header(batch, base_offset=0)) is None  # offsets decrease
     assert decoded(batch + batch) is None
     for flip in range(16, len(batch), 7):
         damaged = bytearray(batch)
         damaged[flip] ^= 4
-        assert decoded(bytes(damaged)) is None, flip  # a false CRC, or no batch
+        assert decoded(bytes(damaged)) is None, flip  # a false CRC, or not a batch
 
 
 def _with_body(batch: bytes, body: bytes) -> bytes:
@@ -345,8 +345,8 @@ def test_a_batch_that_states_two_billion_records() -> None:
         list(decode(huge, "t", 0, columns=("topic",)))
 
 
-def test_lengths_that_are_longer_than_they_need_be() -> None:
-    """Varints of five bytes are read, those of six are not, as the walk does."""
+def test_varints_longer_than_necessary() -> None:
+    """Varints of five bytes are accepted, those of six are not, as by the record reader."""
     plain = b"\x00\x00\x00\x02k\x02v\x00"
     for length in (b"\x90\x00", b"\x90\x80\x80\x80\x00", b"\x90\x80\x80\x80\x80\x00", b"\x11"):
         batch = _with_body(bytes(build_batch([(b"k", b"v")])), length + plain)
@@ -374,7 +374,7 @@ def test_timestamps_at_the_edge() -> None:
 
 
 def test_timestamps_that_only_seem_too_far_apart() -> None:
-    """The largest base and the largest delta belong to two batches."""
+    """The largest base and the largest delta are in two different batches."""
     far = 2**63 // 1000 - 10
     data = build_batch([(0, far, b"k", b"v")])
     data += build_batch([(0, 0, b"k", b"v"), (1, 1000, b"k", b"v")], base_offset=1)
@@ -395,7 +395,7 @@ def test_header_keys_must_be_text() -> None:
 
 
 def test_many_headers_of_one_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records with more headers than their neighbours are read one by one in the end."""
+    """Records with more headers than the others are finally read one by one."""
     many = [Record(i, 0, b"k", b"v", [("h", b"%d" % j) for j in range(3 * i)]) for i in range(60)]
     data = bytes(build_batch(many, keep_offsets=True))
     assert decoded(data) == walked(data)
@@ -414,7 +414,7 @@ def test_a_null_header_key_is_refused() -> None:
 
 @pytest.mark.parametrize("count", [1, 40])
 def test_header_lengths_below_zero(count: int) -> None:
-    """A key may not be null, a value may; below -1, neither. Of few records and of many."""
+    """A key may not be null, a value may; below -1, neither. For few records and for many."""
     records = [Record(i, 0, b"k", b"v", [("", b"v")]) for i in range(count)]
     good = bytes(build_batch(records))
     assert decoded(good) == walked(good)
@@ -430,7 +430,7 @@ def test_rows_max_below_one() -> None:
         list(decode(b"", "t", 0, rows_max=0))
 
 
-def test_without_numpy_the_face_says_what_to_install() -> None:
+def test_without_numpy_the_error_names_the_package() -> None:
     code = (
         "import sys\nsys.modules['numpy'] = None\n"
         "try:\n    import mqd.client.columns\nexcept ImportError as error:\n    print(error)"
@@ -464,7 +464,7 @@ def test_golden_batch_of_a_stock_client() -> None:
     ] == rows  # fmt: skip
 
 
-def test_record_sizes_are_compared_before_arrow_sees_them() -> None:
+def test_record_sizes_are_checked_before_arrow_reads_them() -> None:
     """A value that reaches into the next record, and one far beyond the buffer."""
     batch = bytes(build_batch([(b"k", b"v" * 20), (b"k", b"w" * 20)]))
     for size in (21, 30, 2_000, 2**30, 2**31 - 1, -1, -2):
@@ -480,7 +480,7 @@ def test_record_sizes_are_compared_before_arrow_sees_them() -> None:
 
 
 def test_numbers_of_numpy_are_not_needed() -> None:
-    """The columns own what they hold: the fetch buffer may be reused."""
+    """The columns own their data: the fetch buffer may be reused."""
     data = bytearray(build_batch([(b"key", b"value")] * 3))
     (batch,) = decode(data, "t", 0)
     before = batch.to_pylist()
@@ -489,7 +489,7 @@ def test_numbers_of_numpy_are_not_needed() -> None:
     assert struct.calcsize("q") == np.dtype(np.int64).itemsize
 
 
-# -- where records begin
+# -- finding the start of records
 
 
 @pytest.fixture(params=["loop", "AwkwardForth"])
@@ -502,7 +502,7 @@ def finder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.usefixtures("finder")
-def test_both_finders_equal_the_walk() -> None:
+def test_both_finders_equal_the_record_reader() -> None:
     data = some_batches(random.Random(6), (1, 300, 40), codec=Codec.NONE)
     for rows_max in (3, 64, 100_000):
         assert decoded(data, rows_max=rows_max) == walked(data)
@@ -510,8 +510,8 @@ def test_both_finders_equal_the_walk() -> None:
 
 @pytest.mark.usefixtures("finder")
 @pytest.mark.parametrize("rows_max", [2, 100])
-def test_both_finders_refuse_what_the_walk_refuses(rows_max: int) -> None:
-    """Damage of lengths: longer, shorter, negative, without end."""
+def test_both_finders_refuse_the_same_as_the_record_reader(rows_max: int) -> None:
+    """Damaged lengths: longer, shorter, negative, unterminated."""
     dice = random.Random(7)
     batch = some_batches(dice, (6,), codec=Codec.NONE)
     starts = []
@@ -560,8 +560,8 @@ def test_both_finders_give_the_same_positions(monkeypatch: pytest.MonkeyPatch) -
     assert compared > 50
 
 
-def test_runs_of_one_size_are_found_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs that break off, lengths of one to three bytes, damage inside of a run."""
+def test_runs_of_one_size_equal_single_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that end early, lengths of one to three bytes, damage inside a run."""
     dice = random.Random(9)
     long_runs = 0
     for _ in range(200):

@@ -1,4 +1,4 @@
-"""Arrow columns to record batches: what the walk reads back is what went in, in order."""
+"""Arrow columns to record batches: reading record by record returns the input, in order."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def _column(values: list[Any], kind: pa.DataType, ahead: int = 0) -> pa.Array:
 
 
 def _read(batches: list[EncodedBatch]) -> dict[int, list[tuple[Any, ...]]]:
-    """(key, value, timestamp, headers) of the records of each partition, by the walk; every batch
-    checked in full.
+    """(key, value, timestamp, headers) of the records of each partition, read record by record;
+    every batch is checked completely.
     """
     found: dict[int, list[tuple[Any, ...]]] = {}
     for batch in batches:
@@ -141,7 +141,7 @@ def test_a_stock_client_reads_it() -> None:
     ]
 
 
-def test_batches_are_bounded_and_large_rows_stand_alone() -> None:
+def test_batches_are_bounded_and_large_rows_are_sent_alone() -> None:
     sizes = [10, 10, 5_000, 10, 900, 900, 10]
     values = pa.array([b"v" * size for size in sizes], pa.binary())
     keys = pa.nulls(7, pa.binary())
@@ -165,7 +165,7 @@ def test_rows_are_joined_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
         assert rows == [(values[i].as_py(), values[i].as_py(), i, [("h", b"%d" % i)]) for i in own]
 
 
-def test_a_record_that_no_batch_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_larger_than_any_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns_encode, "RECORD_BYTES_MAX", 1_000)
     values = pa.array([b"v", b"v" * 990])
     with pytest.raises(ClientError, match="a record takes 1012 bytes") as caught:
@@ -174,7 +174,7 @@ def test_a_record_that_no_batch_can_hold(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_headers_of_a_null_list_are_not_sent() -> None:
-    """Nor do those of rows outside of a slice."""
+    """Nor are those of rows outside a slice."""
     pairs = pa.array([{"key": f"h{i}", "value": b"x"} for i in range(6)], HEADERS.value_type)
     offsets = pa.py_buffer(np.array([0, 1, 3, 4, 6], np.int32))
     column = pa.Array.from_buffers(
@@ -186,7 +186,7 @@ def test_headers_of_a_null_list_are_not_sent() -> None:
 
 
 def test_nulls_that_have_bytes_below_them() -> None:
-    """Arrow allows a null to have an extent in the data; its bytes must not be sent."""
+    """Arrow allows a null to have bytes in the data; they must not be sent."""
     data, offsets = pa.py_buffer(b"aabbcc"), pa.py_buffer(np.array([0, 2, 4, 6], np.int32))
     column = pa.Array.from_buffers(pa.binary(), 3, [pa.py_buffer(b"\x05"), offsets, data])
     assert column.to_pylist() == [b"aa", None, b"cc"]
@@ -194,7 +194,7 @@ def test_nulls_that_have_bytes_below_them() -> None:
     assert found == {0: [(b"aa", b"aa", 0, []), (None, None, 0, []), (b"cc", b"cc", 0, [])]}
 
 
-def test_seal_again_under_other_numbers() -> None:
+def test_seal_again_with_other_producer_numbers() -> None:
     (batch,) = encode(
         pa.array([b"k"]), pa.array([b"v"]), np.array([4]), timestamps_ms=0, codec=Codec.ZSTD
     )
@@ -234,7 +234,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("words", "changed"), REFUSED)
-def test_arguments_that_do_not_fit(words: str, changed: dict[str, Any]) -> None:
+def test_invalid_arguments(words: str, changed: dict[str, Any]) -> None:
     arguments: dict[str, Any] = {
         "keys": pa.array([b"k"]),
         "values": pa.array([b"v"]),

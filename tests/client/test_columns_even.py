@@ -1,4 +1,4 @@
-"""Records of one shape: the short way writes the same bytes as the general one."""
+"""Records of one shape: the fast path writes the same bytes as the general one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _general(monkeypatch: pytest.MonkeyPatch, **arguments: Any) -> list[bytes]:
 @pytest.mark.parametrize("key_size", [None, 0, 12, 64])
 @pytest.mark.parametrize("value_size", [None, 0, 1, 100, 9_000])
 @pytest.mark.parametrize("partition_count", [1, 3])
-def test_equal_to_the_general_way(
+def test_the_fast_path_equals_the_general_path(
     monkeypatch: pytest.MonkeyPatch,
     key_size: int | None,
     value_size: int | None,
@@ -80,6 +80,6 @@ def test_many_batches_with_a_codec(monkeypatch: pytest.MonkeyPatch, codec: Codec
     ],
     ids=["two sizes", "a null among values", "large values"],
 )
-def test_other_rows_take_the_general_way(column: pa.Array) -> None:
+def test_other_rows_take_the_general_path(column: pa.Array) -> None:
     assert EvenRecords.of(column, column, 41) is None
     assert EvenRecords.of(pa.nulls(41, pa.binary()), column, 41) is None

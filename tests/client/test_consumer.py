@@ -85,7 +85,7 @@ async def test_reads_everything_to_the_end(nursery: trio.Nursery, codec: Codec) 
         (20, None, range(0)),
     ],
 )
-async def test_starts_and_ends_where_told(
+async def test_starts_and_ends_at_the_requested_offsets(
     nursery: trio.Nursery, start: Any, end: Any, expected: range
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -98,7 +98,7 @@ async def test_starts_and_ends_where_told(
         assert found.get(0, []) == [b"%d" % number for number in expected]
 
 
-async def test_follows_what_comes(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_follows_new_records(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
     cluster = FakeCluster(nursery)
     (partition,) = cluster.add_topic("a")
     async with consuming(cluster, {A0: "beginning"}) as (_, consumer):
@@ -141,7 +141,7 @@ async def test_a_broken_connection_and_a_moved_leader_are_survived(
     assert FETCH in [key for key, _ in cluster.brokers[2].requests]
 
 
-async def test_an_offset_outside_of_the_log(nursery: trio.Nursery) -> None:
+async def test_an_offset_outside_the_log(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
     (partition,) = cluster.add_topic("a")
     fill(partition, 20)
@@ -158,12 +158,12 @@ async def test_an_offset_outside_of_the_log(nursery: trio.Nursery) -> None:
         assert batch is not None and batch.records[0].offset == 10
 
 
-async def test_damage_is_an_error_and_others_go_on(nursery: trio.Nursery) -> None:
+async def test_damage_is_an_error_and_other_partitions_continue(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
     first, second = cluster.add_topic("a", 2)
     fill(first, 20)
     fill(second, 20)
-    first.batches[1][-2] ^= 1  # in a value, where only the checksum can tell
+    first.batches[1][-2] ^= 1  # in a value, where only the checksum can detect it
     async with consuming(cluster, dict.fromkeys((A0, A1), "beginning"), end="end") as (_, consumer):
         found: dict[int, int] = {}
         errors: list[ClientError] = []
@@ -185,7 +185,7 @@ async def test_damage_is_an_error_and_others_go_on(nursery: trio.Nursery) -> Non
 async def test_damage_is_an_error_also_while_more_is_being_fetched(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
-    """What was asked for behind the damage comes when the user has been told of it."""
+    """Requested records after the damage are returned after the error."""
     cluster = FakeCluster(nursery)
     (partition,) = cluster.add_topic("a")
     fill(partition, 20)
@@ -202,7 +202,7 @@ async def test_damage_is_an_error_also_while_more_is_being_fetched(
         assert fetched is not None and fetched.next_offset == 30
 
 
-async def test_a_refusal_reaches_the_user(nursery: trio.Nursery) -> None:
+async def test_an_error_reaches_the_user(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
     cluster.add_topic("a")
     cluster.one.script(FETCH, {"error_code": int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)})
@@ -252,7 +252,7 @@ async def test_read_committed_hides_aborted_records_and_markers(nursery: trio.Nu
         assert await values(consumer) == {0: [b"aborted", b"plain", b"kept", b"later"]}
 
 
-async def test_fetches_do_not_hold_up_other_requests(
+async def test_fetches_do_not_delay_other_requests(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -265,7 +265,7 @@ async def test_fetches_do_not_hold_up_other_requests(
     assert all(stream.other.closed for stream in cluster.one.streams)
 
 
-async def test_old_brokers_are_asked_by_name(nursery: trio.Nursery) -> None:
+async def test_requests_to_old_brokers_use_topic_names(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
     fill(cluster.add_topic("a")[0], 5)
     cluster.one.versions |= {METADATA: (0, 6), FETCH: (4, 11)}
@@ -277,7 +277,7 @@ async def test_old_brokers_are_asked_by_name(nursery: trio.Nursery) -> None:
     assert (FETCH, 12) in cluster.one.requests
 
 
-async def test_a_deleted_topic_is_told(
+async def test_a_deleted_topic_is_reported(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -299,7 +299,7 @@ async def test_a_topic_that_does_not_exist(nursery: trio.Nursery) -> None:
             pass
 
 
-async def test_a_partition_that_goes_before_it_is_asked_for_is_not_asked_for(
+async def test_a_partition_removed_before_the_fetch_is_not_fetched(
     nursery: trio.Nursery,
 ) -> None:
     cluster = FakeCluster(nursery)

@@ -1,4 +1,4 @@
-"""Where leader epochs end, as a simulated cluster reports it whose leader has changed."""
+"""The ends of leader epochs, reported by a simulated cluster whose leader has changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members as pure state machines: a conversation with a coordinator, line by line."""
+"""Members as pure state machines: their exchange with a coordinator, step by step."""
 
 from __future__ import annotations
 
@@ -35,9 +35,7 @@ SEEN = {"a": FoundTopic(ID, 4)}
 
 
 def response(key: int, **fields: Any) -> Any:
-    """A response with default values for the fields that are not given, as if it had come over the
-    wire.
-    """
+    """A response with default values for missing fields, as if decoded."""
     api = by_key(key)
     assert api is not None
     version = api.versions[1]
@@ -45,20 +43,20 @@ def response(key: int, **fields: Any) -> Any:
 
 
 class Classic:
-    """A member and its coordinator's part of the conversation."""
+    """A member, and its coordinator's responses."""
 
     def __init__(self, **options: Any) -> None:
         self.now = 100.0
         self.member = ClassicMember(GroupOptions("g", ("a",), **options), self.now)
         self.member.enter_poll(self.now)
 
-    def asked(self, key: int) -> Any:
+    def requested(self, key: int) -> Any:
         step = self.member.next(self.now)
         assert isinstance(step, CoordinatorRequest) and step.key == key, step
         self.step = step
         return step.body
 
-    def told(self, **fields: Any) -> None:
+    def respond(self, **fields: Any) -> None:
         self.member.on_response(self.step, response(self.step.key, **fields), self.now, 0.5)
 
     def paused(self) -> float:
@@ -74,8 +72,8 @@ class Classic:
         generation: int = 1,
         members: Any = (),
     ) -> None:
-        self.asked(JOIN_GROUP)
-        self.told(
+        self.requested(JOIN_GROUP)
+        self.respond(
             member_id="me",
             generation_id=generation,
             leader=leader,
@@ -84,8 +82,8 @@ class Classic:
         )
 
     def sync(self, *partitions: TopicPartition) -> None:
-        self.asked(SYNC_GROUP)
-        self.told(assignment=encode_assignment(partitions))
+        self.requested(SYNC_GROUP)
+        self.respond(assignment=encode_assignment(partitions))
 
     def take(self) -> AssignmentChange:
         change = self.member.change
@@ -95,8 +93,8 @@ class Classic:
 
     def beat(self, code: int = 0) -> None:
         self.now += 3.0
-        self.asked(HEARTBEAT)
-        self.told(error_code=code)
+        self.requested(HEARTBEAT)
+        self.respond(error_code=code)
 
 
 def stable(*partitions: TopicPartition, **options: Any) -> Classic:
@@ -109,17 +107,17 @@ def stable(*partitions: TopicPartition, **options: Any) -> Classic:
 
 def test_a_follower_joins_syncs_and_beats() -> None:
     it = Classic()
-    body = it.asked(JOIN_GROUP)
+    body = it.requested(JOIN_GROUP)
     assert body["member_id"] == "" and [each["name"] for each in body["protocols"]] == [
         "range",
         "cooperative-sticky",
     ]
     assert it.step.timeout_s == 305.0 and body["rebalance_timeout_ms"] == 300_000
-    it.told(error_code=79, member_id="me")
-    assert it.asked(JOIN_GROUP)["member_id"] == "me"
-    it.told(member_id="me", generation_id=5, leader="other", protocol_name="range")
-    assert it.asked(SYNC_GROUP)["assignments"] == []
-    it.told(assignment=encode_assignment(A[:2]))
+    it.respond(error_code=79, member_id="me")
+    assert it.requested(JOIN_GROUP)["member_id"] == "me"
+    it.respond(member_id="me", generation_id=5, leader="other", protocol_name="range")
+    assert it.requested(SYNC_GROUP)["assignments"] == []
+    it.respond(assignment=encode_assignment(A[:2]))
     assert it.member.owned == set() and it.member.change == AssignmentChange((), tuple(A[:2]))
     it.take()
     assert it.member.owned == set(A[:2]) and it.member.metadata().generation == 5
@@ -129,16 +127,16 @@ def test_a_follower_joins_syncs_and_beats() -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, None])
-def test_who_was_replaced_speaks_as_who_it_was(code: ErrorCode | None) -> None:
-    """Coordinators take the offsets of a transaction from who says to be no member at all:
-    a zombie must not say so.
+def test_a_replaced_member_keeps_using_its_id(code: ErrorCode | None) -> None:
+    """Coordinators accept the offsets of a transaction from a client without a member id: a fenced
+    member must not send it without.
     """
     it = stable(*A[:2])
     if code is None:
         it.member.leave_poll(it.now)
         it.now += 301.0
-        it.asked(LEAVE_GROUP)
-        it.told()
+        it.requested(LEAVE_GROUP)
+        it.respond()
     else:
         it.beat(code)
     assert not it.member.is_member and it.member.metadata() == GroupMetadata("g", 1, "me")
@@ -148,7 +146,7 @@ def test_who_was_replaced_speaks_as_who_it_was(code: ErrorCode | None) -> None:
         assert it.member.metadata() == GroupMetadata("g", 3, "me")
 
 
-def test_the_leader_assigns_to_everybody_and_joins_again_when_a_topic_grows() -> None:
+def test_the_leader_assigns_and_rejoins_when_a_topic_grows() -> None:
     it = Classic()
     rows = [
         {"member_id": name, "metadata": encode_subscription(Subscription(("a", "b")))}
@@ -158,26 +156,26 @@ def test_the_leader_assigns_to_everybody_and_joins_again_when_a_topic_grows() ->
     step = it.member.next(it.now)
     assert step == TopicLookup(("a", "b"))
     it.member.on_topics(SEEN, it.now)
-    given = {row["member_id"]: row["assignment"] for row in it.asked(SYNC_GROUP)["assignments"]}
+    given = {row["member_id"]: row["assignment"] for row in it.requested(SYNC_GROUP)["assignments"]}
     assert given == {"me": encode_assignment(A[:2]), "you": encode_assignment(A[2:])}
-    it.told(assignment=given["me"])
+    it.respond(assignment=given["me"])
     it.take()
-    it.now += 1.0  # b is missing, so it is looked for soon
+    it.now += 1.0  # b is missing, so it is searched soon
     assert it.member.next(it.now) == TopicLookup(("a", "b"))
     it.member.on_topics(SEEN, it.now)
     assert it.member.change is None
     it.now += 1.0
     it.member.on_topics({**SEEN, "b": FoundTopic(ID, 1)}, it.now)
     assert it.take() == AssignmentChange(tuple(A[:2]))
-    it.asked(JOIN_GROUP)
+    it.requested(JOIN_GROUP)
 
 
-def test_a_leader_that_is_told_to_skip_the_assignment_skips_it() -> None:
+def test_a_leader_skips_the_assignment_when_requested() -> None:
     it = Classic(instance_id="s")
-    it.asked(JOIN_GROUP)
+    it.requested(JOIN_GROUP)
     metadata = encode_subscription(Subscription(("a",)))
     members = [{"member_id": "me", "group_instance_id": "s", "metadata": metadata}]
-    it.told(
+    it.respond(
         member_id="me",
         generation_id=5,
         leader="me",
@@ -185,30 +183,30 @@ def test_a_leader_that_is_told_to_skip_the_assignment_skips_it() -> None:
         skip_assignment=True,
         members=members,
     )
-    assert it.asked(SYNC_GROUP)["assignments"] == []
+    assert it.requested(SYNC_GROUP)["assignments"] == []
     assert it.member.leave_request() is None
 
 
 def quiet_for(it: Classic, seconds: float) -> None:
-    """Heartbeats, and nothing else is due."""
+    """Only heartbeats are due."""
     for _ in range(int(seconds / 3)):
         it.member.enter_poll(it.now)
         it.beat()
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_leader_sees_to_it_that_what_it_left_to_nobody_is_assigned(again: bool) -> None:
-    """Who was to let go of it, and to come again then, may have come back as a static
-    member instead, and know nothing of it.
+def test_a_leader_rejoins_for_partitions_that_it_left_unassigned(again: bool) -> None:
+    """The member that should revoke it and then rejoin may have returned as a static member
+    instead, without its earlier assignment.
     """
     it = Classic(assignors=("cooperative-sticky",), instance_id="s")
     mine, owned = (
         encode_subscription(Subscription(("a",))),
         encode_subscription(Subscription(("a",), tuple(A), 1)),
     )
-    if again:  # the leader itself has: whatever members say of themselves, it may have been before
-        it.asked(JOIN_GROUP)
-        it.told(
+    if again:  # it counts as a former owner, whatever members report
+        it.requested(JOIN_GROUP)
+        it.respond(
             member_id="me",
             generation_id=5,
             leader="me",
@@ -223,11 +221,11 @@ def test_a_leader_sees_to_it_that_what_it_left_to_nobody_is_assigned(again: bool
     it.sync(*A[:2] if again else ())
     it.take()
     quiet_for(it, 45.0)
-    assert len(decode_subscription(it.asked(JOIN_GROUP)["protocols"][0]["metadata"]).owned) == (
+    assert len(decode_subscription(it.requested(JOIN_GROUP)["protocols"][0]["metadata"]).owned) == (
         2 if again else 0
     )
     rows = [{"member_id": "me", "metadata": mine}, {"member_id": "you", "metadata": mine}]
-    it.told(
+    it.respond(
         member_id="me",
         generation_id=6,
         leader="me",
@@ -240,7 +238,7 @@ def test_a_leader_sees_to_it_that_what_it_left_to_nobody_is_assigned(again: bool
     quiet_for(it, 60.0)
 
 
-def test_what_a_generation_that_is_over_brings_is_not_taken() -> None:
+def test_the_assignment_of_an_ended_generation_is_discarded() -> None:
     it = Classic()
     it.join()
     it.sync(*A[:2])
@@ -249,108 +247,110 @@ def test_what_a_generation_that_is_over_brings_is_not_taken() -> None:
     assert (
         change is not None and it.member.change_done(change, it.now) == () and not it.member.owned
     )
-    it.asked(JOIN_GROUP)
+    it.requested(JOIN_GROUP)
 
 
-def test_an_eager_member_gives_up_everything_before_it_joins_again_and_beats_meanwhile() -> None:
+def test_an_eager_member_revokes_everything_before_it_rejoins() -> None:
     it = stable(*A[:2])
     it.beat(27)
     assert it.member.change == AssignmentChange(tuple(A[:2]))
     it.beat(27)
     assert it.member.change == AssignmentChange(tuple(A[:2])) and it.member.owned == set(A[:2])
     it.take()
-    body = it.asked(JOIN_GROUP)
+    body = it.requested(JOIN_GROUP)
     assert decode_subscription(body["protocols"][1]["metadata"]).owned == ()
     assert it.member.may_advance
 
 
-def test_a_cooperative_member_keeps_what_it_has_and_comes_again_when_it_gave_something_up() -> None:
+def test_a_cooperative_member_rejoins_after_a_revocation() -> None:
     it = stable(*A, assignors=("cooperative-sticky",))
     it.beat(27)
     assert it.member.change is None
-    said = decode_subscription(it.asked(JOIN_GROUP)["protocols"][0]["metadata"])
+    said = decode_subscription(it.requested(JOIN_GROUP)["protocols"][0]["metadata"])
     assert said.owned == tuple(A) and said.generation == 1
-    it.told(member_id="me", generation_id=2, leader="other", protocol_name="cooperative-sticky")
+    it.respond(member_id="me", generation_id=2, leader="other", protocol_name="cooperative-sticky")
     it.sync(*A[:2])
     assert it.take() == AssignmentChange(tuple(A[2:]))
-    assert decode_subscription(it.asked(JOIN_GROUP)["protocols"][0]["metadata"]).owned == tuple(
+    assert decode_subscription(it.requested(JOIN_GROUP)["protocols"][0]["metadata"]).owned == tuple(
         A[:2]
     )
 
 
-def test_a_member_that_is_unknown_has_lost_everything_and_begins_anew() -> None:
+def test_an_unknown_member_loses_everything_and_joins_anew() -> None:
     it = stable(*A[:2])
     it.beat(25)
     assert not it.member.is_member and it.paused() == float("inf")
     assert it.take() == AssignmentChange(tuple(A[:2]), lost=True)
-    assert it.member.owned == set() and it.asked(JOIN_GROUP)["member_id"] == ""
+    assert it.member.owned == set() and it.requested(JOIN_GROUP)["member_id"] == ""
 
 
-def test_a_generation_that_is_over_is_lost_but_not_the_member() -> None:
+def test_an_ended_generation_is_lost_but_not_the_member() -> None:
     it = stable(*A[:2])
     it.beat(22)
-    assert it.take().lost and it.asked(JOIN_GROUP)["member_id"] == "me"
+    assert it.take().lost and it.requested(JOIN_GROUP)["member_id"] == "me"
 
 
-def test_a_user_that_stays_away_leaves_the_group_and_comes_back() -> None:
+def test_a_member_that_exceeds_max_poll_interval_leaves_and_rejoins() -> None:
     it = stable(*A[:2], max_poll_interval_ms=10_000)
     it.member.leave_poll(it.now)
     for _ in range(3):
         it.beat()
     it.now += 2.0
-    assert it.asked(LEAVE_GROUP)["members"][0]["member_id"] == "me"
-    it.told(members=[])
+    assert it.requested(LEAVE_GROUP)["members"][0]["member_id"] == "me"
+    it.respond(members=[])
     assert it.paused() == float("inf")
     it.member.enter_poll(it.now)
     assert it.paused() == float("inf")
     assert it.take() == AssignmentChange(tuple(A[:2]), lost=True)
-    it.asked(JOIN_GROUP)
+    it.requested(JOIN_GROUP)
 
 
 @pytest.mark.parametrize("code", [14, 15, 16])
-def test_a_coordinator_that_moves_is_asked_again_a_little_later(code: int) -> None:
+def test_a_moved_coordinator_gets_the_request_again_later(code: int) -> None:
     it = stable(*A[:2])
     it.beat(code)
     assert it.now < it.paused() < it.now + 0.1 and it.member.owned == set(A[:2])
     it.now = it.paused()
-    it.asked(HEARTBEAT)
-    it.told()
+    it.requested(HEARTBEAT)
+    it.respond()
     assert it.paused() == it.now + 3.0
 
 
-def test_a_sync_that_fails_or_comes_too_late_joins_again() -> None:
+def test_a_failed_or_late_sync_causes_a_rejoin() -> None:
     for fate in (27, 16, None):
         it = Classic()
         it.join()
-        it.asked(SYNC_GROUP)
+        it.requested(SYNC_GROUP)
         if fate is None:
             it.member.on_failure(it.step, it.now, 0.5)
         else:
-            it.told(error_code=fate)
+            it.respond(error_code=fate)
         it.now = it.paused()
-        it.asked(JOIN_GROUP)
+        it.requested(JOIN_GROUP)
 
 
 @pytest.mark.parametrize("code", [23, 24, 26, 30, 81, 82])
-def test_what_cannot_be_helped_ends_the_membership(code: int) -> None:
+def test_fatal_errors_end_the_membership(code: int) -> None:
     it = Classic()
-    it.asked(JOIN_GROUP)
-    it.told(error_code=code)
+    it.requested(JOIN_GROUP)
+    it.respond(error_code=code)
     assert it.member.failure is not None and it.member.failure.code == code
     assert it.paused() == float("inf") and it.member.leave_request() is None
 
 
-def test_a_pattern_is_matched_before_the_join_and_when_topics_come() -> None:
+def test_a_pattern_is_matched_before_the_join_and_on_new_topics() -> None:
     it = Classic(pattern="a|b.*")
     assert it.member.next(it.now) == TopicLookup((), all_topics=True)
     it.member.on_topics({**SEEN, "c": FoundTopic(ID, 1)}, it.now)
-    assert decode_subscription(it.asked(JOIN_GROUP)["protocols"][0]["metadata"]).topics == ("a",)
-    it.told(member_id="me", generation_id=1, leader="other", protocol_name="range")
+    assert decode_subscription(it.requested(JOIN_GROUP)["protocols"][0]["metadata"]).topics == (
+        "a",
+    )
+    it.respond(member_id="me", generation_id=1, leader="other", protocol_name="range")
     it.sync(A[0])
     it.take()
     it.member.on_topics({**SEEN, "bb": FoundTopic(ID, 1)}, it.now)
     assert it.take() == AssignmentChange((A[0],))
-    assert decode_subscription(it.asked(JOIN_GROUP)["protocols"][0]["metadata"]).topics == (
+    assert decode_subscription(it.requested(JOIN_GROUP)["protocols"][0]["metadata"]).topics == (
         "a",
         "bb",
     )
@@ -360,7 +360,7 @@ def test_a_pattern_is_matched_before_the_join_and_when_topics_come() -> None:
 
 
 class Modern:
-    """A member of KIP-848 and its coordinator's part."""
+    """A member of KIP-848 and its coordinator's responses."""
 
     def __init__(self, **options: Any) -> None:
         self.now = 100.0
@@ -409,7 +409,7 @@ def joined(*given: int, **options: Any) -> Modern:
     return it
 
 
-def test_a_member_says_everything_at_first_then_only_what_is_new() -> None:
+def test_a_member_sends_everything_at_first_and_then_only_changes() -> None:
     it = Modern(rack="r", server_assignor="uniform")
     first = it.beat(1, [0, 1])
     assert (
@@ -434,7 +434,7 @@ def test_a_member_says_everything_at_first_then_only_what_is_new() -> None:
     assert it.beat() == {"group_id": "g", "member_id": "me", "member_epoch": 1}
 
 
-def test_a_topic_that_was_made_anew_is_another_one() -> None:
+def test_a_recreated_topic_is_another_one() -> None:
     it = joined(0, 1)
     it.now += 5.0
     anew = UUID(int=10)
@@ -448,7 +448,7 @@ def test_a_topic_that_was_made_anew_is_another_one() -> None:
     assert it.beat(2)["topic_partitions"] == [{"topic_id": anew, "partitions": [0, 1]}]
 
 
-def test_a_revocation_is_acknowledged_when_the_user_has_given_it_up() -> None:
+def test_a_revocation_is_acknowledged_after_the_user_s_callback() -> None:
     it = joined(0, 1)
     it.now += 5.0
     it.beat(1, [0])
@@ -460,8 +460,8 @@ def test_a_revocation_is_acknowledged_when_the_user_has_given_it_up() -> None:
     assert it.member.metadata().generation == 2
 
 
-def test_what_is_wanted_back_before_the_user_took_it_is_not_taken() -> None:
-    """By then another member may read it: the coordinator knows that we do not have it."""
+def test_a_partition_revoked_before_its_assignment_is_not_assigned() -> None:
+    """By then another member may read it: for the coordinator, this member does not own it."""
     it = joined(0)
     it.now += 5.0
     it.beat(2, [0, 1, 2])
@@ -482,7 +482,7 @@ def test_what_is_wanted_back_before_the_user_took_it_is_not_taken() -> None:
 
 
 @pytest.mark.parametrize("code", [110, 25])
-def test_who_is_fenced_before_the_user_took_it_brings_nothing(code: int) -> None:
+def test_a_member_fenced_before_its_assignment_assigns_nothing(code: int) -> None:
     it = joined(0)
     it.now += 5.0
     it.beat(2, [0, 1])
@@ -503,7 +503,7 @@ def test_a_fenced_member_loses_everything_and_joins_with_epoch_0(code: int) -> N
     it.beat(code=code)
     assert not it.member.is_member and it.member.next(it.now) == Wait(float("inf"))
     assert it.member.metadata() == GroupMetadata("g", 1, "me"), (
-        "who was replaced speaks as who it was"
+        "a replaced member keeps using its id"
     )
     assert it.take() == AssignmentChange((A[0], A[1]), lost=True)
     again = it.beat(7, [2])
@@ -514,7 +514,7 @@ def test_a_fenced_member_loses_everything_and_joins_with_epoch_0(code: int) -> N
     )
 
 
-def test_after_a_failure_everything_is_said_again() -> None:
+def test_after_a_failure_everything_is_sent_again() -> None:
     it = joined(0)
     it.now += 5.0
     step = it.member.next(it.now)
@@ -527,14 +527,14 @@ def test_after_a_failure_everything_is_said_again() -> None:
     ]
 
 
-def test_members_leave_for_good_or_say_that_they_will_be_back() -> None:
+def test_members_leave_permanently_or_temporarily() -> None:
     farewell = joined(0).member.leave_request()
     assert farewell is not None and farewell.body["member_epoch"] == -1
     farewell = joined(0, instance_id="s").member.leave_request()
     assert farewell is not None and farewell.body["member_epoch"] == -2
 
 
-def test_a_user_that_stays_away_leaves_here_too() -> None:
+def test_a_member_that_exceeds_max_poll_interval_leaves_here_too() -> None:
     it = joined(0, max_poll_interval_ms=7_000)
     it.member.leave_poll(it.now)
     it.now += 7.0
@@ -544,7 +544,7 @@ def test_a_user_that_stays_away_leaves_here_too() -> None:
     assert it.beat(3, [0])["member_epoch"] == 0
 
 
-def test_a_stale_epoch_is_followed_by_a_heartbeat_at_once() -> None:
+def test_a_stale_epoch_causes_an_immediate_heartbeat() -> None:
     it = joined(0)
     assert isinstance(it.member.next(it.now), Wait)
     it.member.heartbeat_now()
@@ -575,7 +575,7 @@ def test_a_stale_epoch_is_followed_by_a_heartbeat_at_once() -> None:
         (TypeError, "unexpected keyword argument 'rest'", {"rest": "end"}),
     ],
 )
-def test_a_wrong_option_raises_a_sentence_that_says_what_is_allowed(
+def test_an_error_for_a_wrong_option_lists_allowed_values(
     kind: type[Exception], sentence: str, arguments: dict[str, Any]
 ) -> None:
     with pytest.raises(kind, match=sentence) as caught:

@@ -86,7 +86,7 @@ async def test_groups_of_both_protocols_with_their_members(nursery: trio.Nursery
         assert await admin.delete_groups(["old"]) == {"old": None}
 
 
-async def test_old_brokers_know_no_missing_groups(nursery: trio.Nursery) -> None:
+async def test_missing_groups_of_old_brokers_are_errors(nursery: trio.Nursery) -> None:
     cluster = cluster_of(nursery, 1)
     cluster.one.versions |= {15: (0, 4), 10: (0, 2), 9: (1, 5)}
     del cluster.one.versions[69]
@@ -99,7 +99,7 @@ async def test_old_brokers_know_no_missing_groups(nursery: trio.Nursery) -> None
         assert await admin.list_group_offsets(["none"]) == {"none": {}}
 
 
-async def test_offsets_are_set_read_and_forgotten_and_lag_is_counted(
+async def test_offsets_are_set_read_and_deleted_and_lag_is_computed(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = cluster_of(nursery)
@@ -145,8 +145,10 @@ async def test_offsets_are_set_read_and_forgotten_and_lag_is_counted(
         ]
 
 
-async def test_a_coordinator_that_tells_the_lag_is_believed(nursery: trio.Nursery) -> None:
-    """All groups in one request, and no leader is asked; a log whose end nobody told has no lag."""
+async def test_the_lag_of_the_coordinator_is_used(nursery: trio.Nursery) -> None:
+    """All groups in one request, and no request to a leader; a partition without a known log end
+    has no lag.
+    """
     cluster = cluster_of(nursery, 1)
 
     def group(name: str, *rows: tuple[int, int, int]) -> dict[str, Any]:
@@ -176,11 +178,11 @@ async def test_a_coordinator_that_tells_the_lag_is_believed(nursery: trio.Nurser
             "g": [(A0, 20, 15), (A1, None, None)],
             "two": [(A0, 20, 0)],
         }
-    asked = [key for key, _ in cluster.one.requests]
-    assert (asked.count(9), asked.count(2)) == (1, 0)
+    requested = [key for key, _ in cluster.one.requests]
+    assert (requested.count(9), requested.count(2)) == (1, 0)
 
 
-async def test_groups_whose_lag_is_not_known_keep_no_other_from_being_told(
+async def test_groups_with_unknown_lag_do_not_hide_others(
     nursery: trio.Nursery,
 ) -> None:
     cluster = cluster_of(nursery, 1)
@@ -197,11 +199,11 @@ async def test_groups_whose_lag_is_not_known_keep_no_other_from_being_told(
         assert isinstance(found["g"], ClientError) and "'g'" in found["g"].message
 
 
-async def test_offsets_of_many_groups_are_one_question(
+async def test_offsets_of_many_groups_are_one_request(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
-    """Where a transaction may still change them, it is asked again; a refused partition is
-    the error of its group alone.
+    """Where a transaction may still change offsets, the request is repeated; the error of a
+    partition applies only to its group.
     """
     cluster = cluster_of(nursery, 1)
     names = [f"g{number}" for number in range(40)]
@@ -227,9 +229,11 @@ async def test_offsets_of_many_groups_are_one_question(
             9,
             {"groups": [{"group_id": "g0", "topics": [refused]}, {"group_id": "g1", "topics": []}]},
         )
-        told = await admin.list_group_offsets(["g0", "g1"])
+        results = await admin.list_group_offsets(["g0", "g1"])
         assert (
-            isinstance(told["g0"], ClientError) and "a-0" in told["g0"].message and told["g1"] == {}
+            isinstance(results["g0"], ClientError)
+            and "a-0" in results["g0"].message
+            and results["g1"] == {}
         )
 
 
@@ -259,7 +263,7 @@ async def test_open_transactions_are_listed_described_and_fenced(nursery: trio.N
             await producer.commit()
 
 
-async def test_a_transaction_hangs_where_no_coordinator_knows_of_it(nursery: trio.Nursery) -> None:
+async def test_a_transaction_unknown_to_its_coordinator_is_hanging(nursery: trio.Nursery) -> None:
     cluster = cluster_of(nursery)
     async with (
         admin_of(cluster) as (client, admin),
@@ -283,7 +287,7 @@ async def test_a_transaction_hangs_where_no_coordinator_knows_of_it(nursery: tri
         assert cluster.partition(A1).aborted == [(producer.producer[0], 20, 21)]
 
 
-async def test_what_a_broker_cannot_narrow_is_not_taken_for_everything(
+async def test_an_unsupported_filter_is_an_error(
     nursery: trio.Nursery,
 ) -> None:
     cluster = cluster_of(nursery, 1)
@@ -297,10 +301,10 @@ async def test_what_a_broker_cannot_narrow_is_not_taken_for_everything(
 
 
 @pytest.mark.parametrize("how", ["refuses", "silent"])
-async def test_the_impatient_are_told_at_once_what_the_nodes_that_live_know(
+async def test_a_short_timeout_returns_the_results_of_live_nodes(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock, how: str
 ) -> None:
-    """Those who are patient wait until others have taken over."""
+    """Calls with a longer timeout wait until other nodes have taken over."""
     cluster = cluster_of(nursery, 3)
     (leaderless,) = cluster.add_topic("b")
     leaderless.leader = -1
@@ -314,13 +318,13 @@ async def test_the_impatient_are_told_at_once_what_the_nodes_that_live_know(
     async with connect([("fake", 9001)], network=cluster, connect_timeout_s=2) as client:
         began = trio.current_time()
         admin = Admin(client, timeout_s=60, patient=False)
-        for told in (
+        for results in (
             await admin.list_groups_by_node(),
             await admin.list_transactions_by_node(),
             await admin.describe_log_dirs(),
         ):
-            assert [isinstance(told[node], list) for node in (1, 2, 3)] == [True, False, True]
-            failed = told[2]
+            assert [isinstance(results[node], list) for node in (1, 2, 3)] == [True, False, True]
+            failed = results[2]
             assert isinstance(failed, ClientError) and "broker 2" in failed.remedy
         with pytest.raises(ClientError):
             await admin.list_groups()
@@ -329,7 +333,7 @@ async def test_the_impatient_are_told_at_once_what_the_nodes_that_live_know(
         cluster.coordinator = 2
         refused = (await admin.describe_groups(["g"]))["g"]
         assert isinstance(refused, ClientError) and "broker 2" in refused.remedy
-        assert trio.current_time() - began < 13, "six questions, two seconds each at the most"
+        assert trio.current_time() - began < 13, "six requests, at most two seconds each"
 
         async def others_take_over() -> None:
             await trio.sleep(20)
@@ -345,7 +349,7 @@ async def test_the_impatient_are_told_at_once_what_the_nodes_that_live_know(
         )
 
 
-async def test_one_name_is_not_taken_for_its_letters(nursery: trio.Nursery) -> None:
+async def test_a_single_name_is_not_split_into_letters(nursery: trio.Nursery) -> None:
     cluster = cluster_of(nursery, 1)
     async with admin_of(cluster) as (_, admin):
         calls = (
@@ -361,7 +365,7 @@ async def test_one_name_is_not_taken_for_its_letters(nursery: trio.Nursery) -> N
         assert list(cluster.topics) == ["a"]
 
 
-async def test_members_are_removed_by_either_id_when_it_has_loaded(
+async def test_members_are_removed_by_either_id_after_loading(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = cluster_of(nursery, 1)

@@ -52,24 +52,24 @@ def cluster_of(
 
 
 class Reader:
-    """A member that commits what it reads, and what it was told."""
+    """A member that commits what it reads, and its assignments."""
 
     def __init__(
         self, cluster: FakeCluster, name: str, seen: list[tuple[str, int, int]], **options: Any
     ) -> None:
         self.cluster, self.name, self.seen, self.options = cluster, name, seen, options
-        self.told: list[str] = []
+        self.events: list[str] = []
         self.scope = trio.CancelScope()
         self.consumer: GroupConsumer | None = None
 
     async def assigned(self, partitions: list[TopicPartition]) -> None:
-        self.told.append("+" + "".join(str(tp.partition) for tp in partitions))
+        self.events.append("+" + "".join(str(tp.partition) for tp in partitions))
 
     async def revoked(self, partitions: list[TopicPartition]) -> None:
-        self.told.append("-" + "".join(str(tp.partition) for tp in partitions))
+        self.events.append("-" + "".join(str(tp.partition) for tp in partitions))
 
     async def lost(self, partitions: list[TopicPartition]) -> None:
-        self.told.append("!" + "".join(str(tp.partition) for tp in partitions))
+        self.events.append("!" + "".join(str(tp.partition) for tp in partitions))
 
     async def run(self) -> None:
         with self.scope:
@@ -103,7 +103,7 @@ async def until(condition: Any) -> None:
 
 
 @each_protocol
-async def test_members_come_and_go_and_each_record_is_read_once(
+async def test_members_join_and_leave_and_each_record_is_read_once(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock, protocol: dict[str, Any]
 ) -> None:
     cluster = cluster_of(nursery)
@@ -128,17 +128,17 @@ async def test_members_come_and_go_and_each_record_is_read_once(
         second.scope.cancel()
     assert len({(partition, offset) for _, partition, offset in seen}) == 160
     assert not cluster.groups["g"].members
-    assert first.told[0] == "+0123" and first.told[1][0] == "-"
+    assert first.events[0] == "+0123" and first.events[1][0] == "-"
     if protocol:
-        assert len(first.told[1]) == 3, "a cooperative member gives up only what is to go"
+        assert len(first.events[1]) == 3, "a cooperative member revokes only what moves"
     assert all(stream.other.closed for stream in cluster.one.streams)
 
 
 @each_protocol
-async def test_what_is_handed_out_is_committed_before_the_partition_goes(
+async def test_returned_records_are_committed_before_the_revocation(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock, protocol: dict[str, Any]
 ) -> None:
-    """With auto_commit, and although its interval is never over."""
+    """With auto_commit, even though its interval never ends."""
     cluster = cluster_of(nursery, partitions=2, records=10)
     async with client_of(cluster) as client:
         options: dict[str, Any] = {
@@ -159,7 +159,7 @@ async def test_what_is_handed_out_is_committed_before_the_partition_goes(
             second.scope.cancel()
 
 
-async def test_the_batch_in_hand_counts_when_the_block_ends_well_and_not_when_it_fails(
+async def test_the_current_batch_is_committed_only_if_the_block_succeeds(
     nursery: trio.Nursery,
 ) -> None:
     cluster = cluster_of(nursery, partitions=1)
@@ -176,7 +176,7 @@ async def test_the_batch_in_hand_counts_when_the_block_ends_well_and_not_when_it
         assert cluster.groups["g"].offsets == {A[0]: (20, "")}
 
 
-async def test_auto_commit_commits_now_and_then_what_was_worked_on(
+async def test_auto_commit_periodically_commits_processed_records(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = cluster_of(nursery, partitions=1, records=40)
@@ -193,7 +193,7 @@ async def test_auto_commit_commits_now_and_then_what_was_worked_on(
         assert cluster.groups["g"].offsets == {A[0]: (30, "")}
 
 
-async def test_an_auto_commit_that_is_tried_again_does_not_undo_a_later_commit(
+async def test_a_retried_auto_commit_does_not_undo_a_later_commit(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = cluster_of(nursery, partitions=1, records=40)
@@ -204,23 +204,23 @@ async def test_an_auto_commit_that_is_tried_again_does_not_undo_a_later_commit(
         for _ in range(3):
             await consumer.next()
         await trio.sleep(6)
-        asked = trio.Event()
+        requested = trio.Event()
 
         def refused(broker: Any, request: Any) -> Any:
-            asked.set()
+            requested.set()
             return {
                 "topics": [{"name": "a", "partitions": [{"partition_index": 0, "error_code": 15}]}]
             }
 
         cluster.one.script(OFFSET_COMMIT, refused)
         await consumer.next()
-        await asked.wait()
+        await requested.wait()
         await consumer.commit()
         await trio.sleep(4)
         assert cluster.groups["g"].offsets == {A[0]: (40, "")}
 
 
-async def test_a_commit_may_say_more_and_is_read_back(nursery: trio.Nursery) -> None:
+async def test_a_commit_may_have_metadata_and_is_read_back(nursery: trio.Nursery) -> None:
     cluster = cluster_of(nursery, partitions=2)
     async with (
         client_of(cluster) as client,
@@ -234,7 +234,7 @@ async def test_a_commit_may_say_more_and_is_read_back(nursery: trio.Nursery) -> 
         assert consumer.group_metadata().generation == 1
 
 
-async def test_a_member_that_was_expired_cannot_commit_and_loses_its_partitions(
+async def test_an_expired_member_cannot_commit_and_loses_its_partitions(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = cluster_of(nursery)
@@ -255,7 +255,7 @@ async def test_a_member_that_was_expired_cannot_commit_and_loses_its_partitions(
             assert caught.value.code is ErrorCode.UNKNOWN_MEMBER_ID
             await trio.sleep(4)
             await consumer.next()
-            assert reader.told == ["+0123", "!0123", "+0123"]
+            assert reader.events == ["+0123", "!0123", "+0123"]
             await consumer.commit()
 
 
@@ -280,7 +280,7 @@ async def test_a_coordinator_that_moves_is_found_again(
     await until(lambda: len(seen) == 90)
     assert cluster.groups["g"].offsets[A[0]] == (30, "")
     await trio.sleep(10)
-    assert reader.owned == [0, 1, 2, 3] and reader.told == ["+0123"]
+    assert reader.owned == [0, 1, 2, 3] and reader.events == ["+0123"]
     reader.scope.cancel()
 
 
@@ -300,14 +300,14 @@ async def test_a_commit_during_a_rebalance_waits_for_the_next_generation(
         }
         async with open_group_consumer(client, "g", ["a"], **options) as consumer:
             batch = await consumer.next()
-            # the member does not know of it yet
+            # the member has not been notified yet
             with pytest.raises(ClientError, match="rebalance") as caught:
                 await consumer.commit()
             assert caught.value.code is ErrorCode.REBALANCE_IN_PROGRESS
             group = cluster.groups["g"]
             group.members["late"] = next(iter(group.members.values()))
             group.rebalance()
-            await trio.sleep(5.0)  # a heartbeat tells it; it joins, and waits for the other one
+            await trio.sleep(5.0)  # a heartbeat notifies it; it joins, and waits for the other one
             assert group.generation == 1 and group.joined
             await consumer.commit()
             assert cluster.groups["g"].generation == 2
@@ -317,8 +317,8 @@ async def test_a_commit_during_a_rebalance_waits_for_the_next_generation(
 async def test_partitions_may_be_paused_as_soon_as_they_are_assigned(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
-    """Where to read is not known yet; a rewind keeps what is paused paused, and what comes
-    anew is not.
+    """The start position is not known yet; a rewind keeps paused partitions paused, and newly
+    assigned ones are not paused.
     """
     cluster = cluster_of(nursery)
     async with client_of(cluster) as client:
@@ -341,18 +341,18 @@ async def test_partitions_may_be_paused_as_soon_as_they_are_assigned(
             assert (await consumer.next()).records
 
 
-async def test_who_uses_a_consumer_after_its_end_is_told(
+async def test_using_a_closed_consumer_is_an_error(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
-    """Also who waits in another task when the block ends."""
+    """Also a call that waits in another task when the block ends."""
     cluster = cluster_of(nursery)
-    told: list[str] = []
+    events: list[str] = []
 
     async def drain(consumer: GroupConsumer) -> None:
         with pytest.raises(ConsumerClosed) as caught:
             while True:
                 await consumer.next()
-        told.append(caught.value.remedy)
+        events.append(caught.value.remedy)
 
     async with client_of(cluster) as client, trio.open_nursery() as readers:
         async with open_group_consumer(client, "g", ["a"], reset="beginning") as consumer:
@@ -368,10 +368,10 @@ async def test_who_uses_a_consumer_after_its_end_is_told(
         ):
             with pytest.raises(ConsumerClosed, match="the consumer is closed"):
                 await use()
-    assert len(told) == 1 and "open another" in told[0]
+    assert len(events) == 1 and "open another" in events[0]
 
 
-async def test_what_makes_no_sense_is_refused_in_words(nursery: trio.Nursery) -> None:
+async def test_invalid_arguments_are_refused_with_an_explanation(nursery: trio.Nursery) -> None:
     cluster = cluster_of(nursery)
     async with client_of(cluster) as client:
         wrong: dict[str, Any] = {
@@ -394,7 +394,7 @@ async def test_what_makes_no_sense_is_refused_in_words(nursery: trio.Nursery) ->
                 await consumer.seek(A[0], "sideways")  # type: ignore[arg-type]  # the wrong type is the test
 
 
-async def test_a_paused_partition_keeps_what_was_fetched(
+async def test_a_paused_partition_keeps_its_fetched_records(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = cluster_of(nursery, partitions=2, records=30)
@@ -416,7 +416,9 @@ async def test_a_paused_partition_keeps_what_was_fetched(
         assert again.partition == first.partition and again.records[0].offset == 10
 
 
-async def test_seek_goes_elsewhere_and_rewind_to_what_is_committed(nursery: trio.Nursery) -> None:
+async def test_seek_changes_the_position_and_rewind_returns_to_the_commit(
+    nursery: trio.Nursery,
+) -> None:
     cluster = cluster_of(nursery, partitions=1, records=30)
     async with (
         client_of(cluster) as client,
@@ -434,7 +436,7 @@ async def test_seek_goes_elsewhere_and_rewind_to_what_is_committed(nursery: trio
             await consumer.seek(A[1], 0)
 
 
-async def test_a_seek_in_the_callback_decides_where_to_begin(nursery: trio.Nursery) -> None:
+async def test_a_seek_in_the_callback_sets_the_start(nursery: trio.Nursery) -> None:
     cluster = cluster_of(nursery, partitions=1, records=30)
 
     async def to_the_middle(partitions: list[TopicPartition]) -> None:
@@ -448,7 +450,7 @@ async def test_a_seek_in_the_callback_decides_where_to_begin(nursery: trio.Nurse
 
 
 @pytest.mark.parametrize(("reset", "first"), [("beginning", 0), ("end", 20)])
-async def test_where_a_new_group_begins(
+async def test_a_new_group_starts_at_the_configured_position(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock, reset: Any, first: int
 ) -> None:
     cluster = cluster_of(nursery, partitions=1)
@@ -464,7 +466,7 @@ async def test_where_a_new_group_begins(
         assert (await consumer.next()).records[0].offset == first
 
 
-async def test_a_group_that_must_have_a_place_says_so(nursery: trio.Nursery) -> None:
+async def test_a_group_without_a_required_offset_is_an_error(nursery: trio.Nursery) -> None:
     cluster = cluster_of(nursery, partitions=1)
     async with (
         client_of(cluster) as client,
@@ -496,7 +498,7 @@ async def test_offsets_of_an_open_transaction_are_waited_for(
     assert cluster.one.requests.count((OFFSET_FETCH, 9)) > 2
 
 
-async def test_a_user_that_stays_away_is_left_and_comes_back(
+async def test_a_user_that_exceeds_max_poll_interval_leaves_and_rejoins(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = cluster_of(nursery)
@@ -513,10 +515,10 @@ async def test_a_user_that_stays_away_is_left_and_comes_back(
             await trio.sleep(11)
             assert not cluster.groups["g"].members
             await consumer.next()
-            assert reader.told == ["!0123"] and len(cluster.groups["g"].members) == 1
+            assert reader.events == ["!0123"] and len(cluster.groups["g"].members) == 1
 
 
-async def test_a_static_member_stays_in_the_group_and_one_that_goes_without_a_word_too(
+async def test_static_and_silently_closed_members_stay_in_the_group(
     nursery: trio.Nursery,
 ) -> None:
     for options in ({"instance_id": "s"}, {"leave": False}):
@@ -531,10 +533,10 @@ async def test_a_static_member_stays_in_the_group_and_one_that_goes_without_a_wo
 
 @each_protocol
 @pytest.mark.parametrize("steps", range(0, 60, 3))
-async def test_a_member_that_goes_while_it_comes_is_not_left_behind(
+async def test_a_member_that_closes_during_its_join_leaves_the_group(
     nursery: trio.Nursery, protocol: dict[str, Any], steps: int
 ) -> None:
-    """Whatever it was about to ask, and whichever connection is faster."""
+    """Whatever request it was about to send, and whichever connection is faster."""
     cluster = cluster_of(nursery)
     async with client_of(cluster) as client, open_group_consumer(client, "g", ["a"], **protocol):
         for _ in range(steps):
@@ -544,7 +546,7 @@ async def test_a_member_that_goes_while_it_comes_is_not_left_behind(
     assert "g" not in cluster.groups or not cluster.groups["g"].members
 
 
-async def test_a_refusal_of_the_group_reaches_the_user(nursery: trio.Nursery) -> None:
+async def test_an_error_of_the_group_reaches_the_user(nursery: trio.Nursery) -> None:
     cluster = cluster_of(nursery)
     cluster.one.script(
         JOIN_GROUP, {"error_code": int(ErrorCode.GROUP_AUTHORIZATION_FAILED), "protocol_name": ""}
@@ -556,7 +558,7 @@ async def test_a_refusal_of_the_group_reaches_the_user(nursery: trio.Nursery) ->
             assert caught.value.code is ErrorCode.GROUP_AUTHORIZATION_FAILED
 
 
-async def test_a_broker_that_is_too_old_for_the_protocol_is_told(nursery: trio.Nursery) -> None:
+async def test_a_broker_that_is_too_old_for_the_protocol_is_reported(nursery: trio.Nursery) -> None:
     cluster = cluster_of(nursery)
     del cluster.one.versions[68]
     async with (
@@ -568,7 +570,7 @@ async def test_a_broker_that_is_too_old_for_the_protocol_is_told(nursery: trio.N
 
 
 @each_protocol
-async def test_a_callback_that_fails_at_the_end_keeps_nobody_in_the_group(
+async def test_a_failing_callback_at_the_end_still_leaves_the_group(
     nursery: trio.Nursery, protocol: dict[str, Any]
 ) -> None:
     cluster = cluster_of(nursery)
@@ -607,7 +609,7 @@ async def test_a_callback_that_was_cancelled_is_called_again(
         assert called == 2
 
 
-async def test_an_old_broker_is_spoken_to_in_its_versions(nursery: trio.Nursery) -> None:
+async def test_requests_to_an_old_broker_use_its_versions(nursery: trio.Nursery) -> None:
     cluster = cluster_of(nursery)
     cluster.one.versions |= {
         JOIN_GROUP: (0, 2),
@@ -629,9 +631,7 @@ async def test_an_old_broker_is_spoken_to_in_its_versions(nursery: trio.Nursery)
 
 
 async def test_same_seed_same_requests(autojump_clock: trio.abc.Clock) -> None:
-    """Nothing in the client depends on anything but its seams: two runs ask the same in the
-    same order.
-    """
+    """The client depends only on its seams: two runs send the same requests in the same order."""
     import random
 
     from mqd.io.entropy import RandomEntropy
@@ -654,6 +654,6 @@ async def test_same_seed_same_requests(autojump_clock: trio.abc.Clock) -> None:
         return cluster.one.requests
 
     one, other = Counter(await once()), Counter(await once())
-    # what fetches and what heartbeats are cut off at the end: each may have asked once more
+    # fetches and heartbeats are cancelled at the end: each may have sent one more request
     differ = (one - other) + (other - one)
     assert {key for key, _ in differ} <= {1, 68} and max(differ.values(), default=0) <= 1, differ

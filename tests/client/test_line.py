@@ -1,5 +1,5 @@
-"""A connection of one task: whatever the pieces, responses in order, nothing lost by a
-cancelled wait, room only for what came.
+"""A connection of one task: in pieces of any size, responses are in order, a cancelled wait loses
+nothing, and memory is reserved only for received bytes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ async def round_trip(line: Line, peer: MemoryStream, body: bytes, correlation_id
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 100_000, 1 << 20])
-async def test_responses_of_all_sizes_whatever_the_pieces(chunk: int) -> None:
+async def test_responses_of_all_sizes_in_any_pieces(chunk: int) -> None:
     line, peer = lines(chunk)
     sizes = (
         [0, 1, 5, 300]
@@ -98,7 +98,7 @@ async def test_a_length_alone_costs_nothing() -> None:
     assert len(line._buffer) == 4 * limits.CLIENT_RECEIVE_BYTES
 
 
-async def test_room_for_large_responses_goes_when_they_do() -> None:
+async def test_memory_of_large_responses_is_freed_after_them() -> None:
     line, peer = lines()
     assert len(await round_trip(line, peer, bytes(1_000_000), 0)) == 1_000_000
     assert len(await round_trip(line, peer, bytes(1_000_000), 1)) == 1_000_000
@@ -117,7 +117,7 @@ async def test_room_for_large_responses_goes_when_they_do() -> None:
         frame(0, b"") + frame(1, b""),
     ],
 )
-async def test_bytes_that_mean_nothing_are_refused(sent: bytes) -> None:
+async def test_invalid_bytes_are_refused(sent: bytes) -> None:
     line, peer = lines()
     await line.send(api(METADATA), 0, b"")
     await peer.send_all(sent)
@@ -126,7 +126,7 @@ async def test_bytes_that_mean_nothing_are_refused(sent: bytes) -> None:
             await line.response()
 
 
-async def test_a_broken_connection_is_told_to_whoever_asks_or_waits() -> None:
+async def test_a_broken_connection_fails_new_and_waiting_requests() -> None:
     line, peer = lines()
     await line.send(api(METADATA), 0, b"")
     peer.close()
@@ -140,11 +140,11 @@ async def test_a_broken_connection_is_told_to_whoever_asks_or_waits() -> None:
         await line.response()
 
 
-async def test_what_others_ask_meanwhile_goes_out_whole_behind_what_is_being_sent(
+async def test_concurrent_requests_are_sent_whole_and_in_order(
     nursery: trio.Nursery,
 ) -> None:
     line, peer = lines()
-    for wanted in (True, False, False):  # the first one sends; it has not left when the others come
+    for wanted in (True, False, False):  # the first send is incomplete when the others start
         nursery.start_soon(partial(line.send, api(METADATA), 0, b"?", wanted=wanted))
     await trio.testing.wait_all_tasks_blocked()
     assert len(peer._incoming) == 3 * len(struct.pack(">ihhih", 13, 3, 0, 0, 2) + b"me?")
@@ -152,7 +152,7 @@ async def test_what_others_ask_meanwhile_goes_out_whole_behind_what_is_being_sen
     await line.response()
 
 
-async def test_others_have_their_turn_while_bytes_keep_coming(nursery: trio.Nursery) -> None:
+async def test_other_tasks_run_while_bytes_keep_arriving(nursery: trio.Nursery) -> None:
     line, peer = lines()
     turns = 0
 

@@ -34,7 +34,7 @@ def topic(leader: int, epoch: int, topic_id: UUID = ID, index: int = 0) -> dict[
     }
 
 
-def test_merge_takes_over_what_is_told() -> None:
+def test_merge_applies_the_response() -> None:
     view = ClusterView().merge(
         response(cluster_id="c", controller_id=1, topics=[topic(1, 4)]), all_topics=True
     )
@@ -50,14 +50,14 @@ def test_merge_takes_over_what_is_told() -> None:
     )
 
 
-def test_old_versions_lack_fields_and_that_is_fine() -> None:
+def test_missing_fields_of_old_versions_are_accepted() -> None:
     for version in range(14):
         view = ClusterView().merge(response(version, topics=[topic(1, 4)]), all_topics=True)
         assert view.leader_of(TP) is not None
         assert view.leader_epoch_of(TP) == (4 if version >= 7 else -1)
 
 
-def test_a_leader_epoch_never_goes_back_unless_the_topic_is_another() -> None:
+def test_a_leader_epoch_never_decreases_for_one_topic_id() -> None:
     view = ClusterView().merge(response(topics=[topic(1, 4)]), all_topics=False)
     assert view.merge(response(topics=[topic(2, 3)]), all_topics=False).partition(
         TP
@@ -68,14 +68,14 @@ def test_a_leader_epoch_never_goes_back_unless_the_topic_is_another() -> None:
     )
 
 
-def test_a_partial_response_keeps_other_topics_and_a_full_one_forgets_them() -> None:
+def test_only_a_full_response_removes_other_topics() -> None:
     view = ClusterView().merge(response(topics=[topic(1, 4)]), all_topics=False)
     assert "a" in view.merge(response(topics=[]), all_topics=False).topics
     assert view.merge(response(topics=[]), all_topics=True).topics == {}
     assert view.without("a").topics == {}
 
 
-def test_no_leader_and_an_unknown_leader_are_no_leader() -> None:
+def test_an_unknown_leader_counts_as_no_leader() -> None:
     for leader in (-1, 9):
         view = ClusterView().merge(response(topics=[topic(leader, 4)]), all_topics=False)
         assert view.leader_of(TP) is None and view.partition(TP) is not None

@@ -1,5 +1,5 @@
-"""What leaves a block of the client: the user's own exception or one ClientError, never a
-group of the client's.
+"""Exceptions that leave a block of the client: the user's own or one ClientError, never a group of
+the client's.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ async def crash(error: BaseException) -> None:
         ExceptionGroup("mine", [KeyError(), OSError()]),
     ],
 )
-async def test_the_users_exception_leaves_as_it_is(
+async def test_the_user_s_exception_leaves_unchanged(
     client: ClusterClient, name: str, raised: BaseException
 ) -> None:
     left: BaseException | None = None
@@ -219,11 +219,11 @@ async def test_the_users_own_nursery_in_a_block(client: ClusterClient, name: str
 
 
 @pytest.mark.parametrize("opens", [owned_nursery, lasting_nursery])
-async def test_failures_of_the_users_tasks_and_of_ours_at_once(
+async def test_simultaneous_failures_of_user_tasks_and_client_tasks(
     opens: Callable[[], AbstractAsyncContextManager[trio.Nursery]],
 ) -> None:
-    """The user's group leaves, without the cancellation of its other tasks that our crash
-    caused; a note tells of the crash.
+    """The user's group leaves, without the cancellation of its other tasks that the client's crash
+    caused; a note names the crash.
     """
     mine = KeyError("mine")
 
@@ -243,7 +243,7 @@ async def test_failures_of_the_users_tasks_and_of_ours_at_once(
     assert any("ZeroDivisionError" in note for note in caught.value.__notes__)
 
 
-async def test_an_interrupt_that_arrives_in_a_background_task_leaves_as_it_is() -> None:
+async def test_an_interrupt_in_a_background_task_leaves_unchanged() -> None:
     with pytest.raises(KeyboardInterrupt):
         async with owned_nursery() as ours:
             ours.start_soon(crash, ZeroDivisionError())
@@ -251,7 +251,7 @@ async def test_an_interrupt_that_arrives_in_a_background_task_leaves_as_it_is() 
             await trio.sleep_forever()
 
 
-async def test_a_call_that_asks_several_brokers_raises_one_error() -> None:
+async def test_a_call_to_several_brokers_raises_one_error() -> None:
     with pytest.raises(ClientCrashed):
         async with joining_nursery() as tasks:
             tasks.start_soon(crash, ZeroDivisionError())
@@ -261,8 +261,8 @@ async def test_a_call_that_asks_several_brokers_raises_one_error() -> None:
             raise KeyError
 
 
-async def test_each_defect_is_reported_whatever_leaves_the_block() -> None:
-    """A simulation listens: programs under test catch ClientError."""
+async def test_each_bug_is_reported_whatever_leaves_the_block() -> None:
+    """A simulation checks them: programs under test catch ClientError."""
     defects: list[BaseException] = []
     watching = on_crash.set(defects.append)
     try:

@@ -14,7 +14,7 @@ from mqd.client.partitioner import (
     partition_for_key,
 )
 
-# Responses of Apache Kafka's own Utils.murmur2, as its unit test states them.
+# Results of Apache Kafka's own Utils.murmur2, from its unit test.
 KAFKA = {
     b"21": -973932308,
     b"foobar": -790332482,
@@ -59,7 +59,7 @@ def test_sticky_leaves_a_partition_that_lost_its_leader() -> None:
     assert sticky.partition(10_000, [7]) == 7 == sticky.partition(1, [7])
 
 
-def test_round_robin_takes_each_led_partition_of_a_topic_in_turn_whatever_the_key() -> None:
+def test_round_robin_uses_each_led_partition_in_turn_for_any_key() -> None:
     choose = RoundRobinPartitioner()
     assert [choose("a", key, range(4), (0, 2, 3)) for key in (b"k", b"k", None, b"k")] == [
         0,
@@ -68,4 +68,4 @@ def test_round_robin_takes_each_led_partition_of_a_topic_in_turn_whatever_the_ke
         0,
     ]
     assert choose("b", b"k", range(1), (0,)) == 0
-    assert choose("a", None, range(4), (0, 2, 3)) == 2, "each topic has its own turn"
+    assert choose("a", None, range(4), (0, 2, 3)) == 2, "each topic has its own sequence"

@@ -32,9 +32,7 @@ def api(key: int) -> Api:
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 1 << 20])
-async def test_negotiates_and_responds_whatever_the_pieces(
-    nursery: trio.Nursery, chunk: int
-) -> None:
+async def test_negotiates_and_responds_in_any_pieces(nursery: trio.Nursery, chunk: int) -> None:
     cluster = FakeCluster(nursery, chunk=chunk)
     async with open_peer(cluster, "fake", 9001) as peer:
         assert peer.versions[METADATA] == (0, 13)
@@ -54,7 +52,7 @@ async def test_negotiates_down_on_error_35(nursery: trio.Nursery, highest: int) 
     assert cluster.one.requests == [(API_VERSIONS, 4), (API_VERSIONS, highest)]
 
 
-async def test_a_refusal_that_offers_nothing_means_version_0(nursery: trio.Nursery) -> None:
+async def test_an_error_without_versions_means_version_0(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
     cluster.one.script(API_VERSIONS, Raw(b"\0\x23" + b"\0\0\0\0"))
     async with open_peer(cluster, "fake", 9001):
@@ -62,7 +60,7 @@ async def test_a_refusal_that_offers_nothing_means_version_0(nursery: trio.Nurse
     assert cluster.one.requests == [(API_VERSIONS, 4), (API_VERSIONS, 0)]
 
 
-async def test_version_of_is_what_both_know(nursery: trio.Nursery) -> None:
+async def test_version_of_is_the_newest_common_version(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
     cluster.one.versions |= {METADATA: (2, 5), FETCH: (30, 31)}
     del cluster.one.versions[PRODUCE]
@@ -142,7 +140,7 @@ async def test_every_waiter_gets_an_error_when_the_connection_breaks(nursery: tr
     assert all(error.code is ErrorCode.NETWORK_EXCEPTION for error in errors)
 
 
-async def test_in_flight_requests_are_bounded_and_those_behind_fail_too(
+async def test_in_flight_requests_are_bounded_and_waiting_ones_fail_too(
     nursery: trio.Nursery,
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -245,7 +243,7 @@ async def test_correlation_ids_wrap(nursery: trio.Nursery) -> None:
         assert peer._next_correlation_id == 1
 
 
-async def test_nothing_listens(nursery: trio.Nursery) -> None:
+async def test_connecting_to_a_closed_port_is_an_error(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
     with pytest.raises(PeerUnreachable) as caught:
         await start_peer(nursery, cluster, "127.0.0.1", 1234)
@@ -253,7 +251,7 @@ async def test_nothing_listens(nursery: trio.Nursery) -> None:
     assert "mqd dev" in caught.value.remedy
 
 
-async def test_a_peer_that_accepts_and_says_nothing(
+async def test_a_peer_that_accepts_and_does_not_respond(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -285,7 +283,7 @@ async def test_leaving_the_block_closes_the_stream_and_errors_rise_bare(
 
 
 async def test_a_nursery_that_lasts_can_be_cancelled_while_it_opens() -> None:
-    """And its tasks outlive the cancellation of a block that runs, but not the block."""
+    """And its tasks survive the cancellation of a running block, but not the block."""
     with trio.CancelScope() as scope:
         scope.cancel()
         async with lasting_nursery():

@@ -70,7 +70,7 @@ def refusing(code: ErrorCode, message: str | None = None) -> Any:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-async def test_a_record_arrives_whole(nursery: trio.Nursery, codec: Codec) -> None:
+async def test_a_record_arrives_complete(nursery: trio.Nursery, codec: Codec) -> None:
     cluster = FakeCluster(nursery)
     (partition,) = cluster.add_topic("a")
     async with producing(cluster, codec=codec) as (_, producer):
@@ -83,7 +83,9 @@ async def test_a_record_arrives_whole(nursery: trio.Nursery, codec: Codec) -> No
     assert parse_header(partition.batches[0]).codec == codec
 
 
-async def test_keys_choose_as_java_does_and_partitions_can_be_named(nursery: trio.Nursery) -> None:
+async def test_keys_choose_partitions_like_java_and_partitions_can_be_named(
+    nursery: trio.Nursery,
+) -> None:
     cluster = FakeCluster(nursery, nodes=2)
     cluster.add_topic("a", 5)
     async with producing(cluster) as (_, producer):
@@ -94,7 +96,7 @@ async def test_keys_choose_as_java_does_and_partitions_can_be_named(nursery: tri
             await producer.send("a", b"", partition=5)
 
 
-async def test_records_gather_while_a_batch_is_under_way_and_keep_their_order(
+async def test_records_accumulate_behind_a_batch_in_flight_in_order(
     nursery: trio.Nursery,
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -108,7 +110,7 @@ async def test_records_gather_while_a_batch_is_under_way_and_keep_their_order(
     assert len(partition.batches) < 20
 
 
-async def test_linger_waits_for_company(
+async def test_linger_waits_for_more_records(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -181,7 +183,7 @@ async def test_a_moved_leader_is_found(
         assert (PRODUCE, 13) in cluster.brokers[2].requests
 
 
-async def test_a_refusal_for_good_reaches_the_sender_and_the_sequence_goes_on(
+async def test_a_final_error_reaches_the_sender_and_the_sequence_continues(
     nursery: trio.Nursery,
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -223,7 +225,7 @@ async def test_one_record_too_large_is_an_error(nursery: trio.Nursery) -> None:
         assert "max.message.bytes" in caught.value.remedy
 
 
-async def test_lost_producer_state_takes_a_new_id_and_goes_on(
+async def test_lost_producer_state_takes_a_new_id_and_continues(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -237,7 +239,7 @@ async def test_lost_producer_state_takes_a_new_id_and_goes_on(
     assert [key for key, _ in cluster.one.requests].count(INIT_PRODUCER_ID) == 2
 
 
-async def test_a_doubtful_batch_is_settled_before_a_new_id_is_taken(
+async def test_a_doubtful_batch_is_resolved_before_a_new_id_is_taken(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -298,11 +300,11 @@ async def test_an_attempt_takes_no_longer_than_its_records_have(
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     ],
 )
-async def test_the_sequence_of_what_was_refused_after_it_was_stored_is_not_used_again(
+async def test_a_sequence_refused_after_its_storage_is_not_reused(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock, code: ErrorCode
 ) -> None:
-    """A record that took it would be taken for the stored one, and acknowledged at its
-    offset without being there.
+    """A record with that sequence would count as the stored one, and be acknowledged at its offset
+    without being stored.
     """
     cluster = FakeCluster(nursery)
     (partition,) = cluster.add_topic("a")
@@ -337,7 +339,7 @@ async def test_acks_0_has_no_response_and_no_offset(nursery: trio.Nursery) -> No
     assert INIT_PRODUCER_ID not in [key for key, _ in cluster.one.requests]
 
 
-async def test_acks_0_does_not_wait_for_ever_for_a_peer_that_reads_nothing(
+async def test_acks_0_does_not_wait_forever_for_a_peer_that_reads_nothing(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def stuck(connection: Any, taken: Any) -> None:
@@ -359,7 +361,7 @@ async def test_idempotence_needs_all_acks(nursery: trio.Nursery) -> None:
             pass
 
 
-async def test_a_topic_that_does_not_exist_is_an_error_after_its_grace(
+async def test_a_missing_topic_is_an_error_after_a_grace_period(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -394,7 +396,7 @@ async def test_a_full_buffer_makes_senders_wait(
         await producer.flush()
 
 
-async def test_leaving_with_an_error_drops_what_is_not_sent(nursery: trio.Nursery) -> None:
+async def test_leaving_with_an_error_drops_unsent_records(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
     cluster.add_topic("a")
     cluster.one.script(PRODUCE, Hang())
@@ -421,7 +423,7 @@ async def test_old_brokers_get_old_versions_by_name(nursery: trio.Nursery) -> No
             await producer.send("a", b"x")
 
 
-async def test_a_refused_producer_id_fails_what_waits(nursery: trio.Nursery) -> None:
+async def test_a_refused_producer_id_fails_waiting_records(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
     cluster.add_topic("a")
     cluster.one.script(
@@ -433,7 +435,7 @@ async def test_a_refused_producer_id_fails_what_waits(nursery: trio.Nursery) -> 
         assert (await producer.send("a", b"x")).offset == 0
 
 
-async def test_a_cancelled_send_may_arrive_and_hurts_nothing(
+async def test_a_cancelled_send_may_arrive_and_affects_no_other(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -448,7 +450,7 @@ async def test_a_cancelled_send_may_arrive_and_hurts_nothing(
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_whatever_goes_wrong_each_record_is_stored_once_and_in_order(
+async def test_each_record_is_stored_once_and_in_order_despite_failures(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock, seed: int
 ) -> None:
     random = Random(seed)
@@ -481,7 +483,7 @@ async def test_whatever_goes_wrong_each_record_is_stored_once_and_in_order(
         assert [each.offset for each in placed if each.partition == index] == list(range(40))
 
 
-async def test_a_doubtful_record_is_not_stored_twice_when_the_broker_forgot_us(
+async def test_a_doubtful_record_is_not_stored_twice_after_state_loss(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -500,7 +502,7 @@ async def test_a_doubtful_record_is_not_stored_twice_when_the_broker_forgot_us(
     assert partition.values() == [b"0", b"1", b"2"]
 
 
-async def test_what_comes_back_after_the_close_changes_nothing(
+async def test_a_response_after_the_close_changes_nothing(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -516,10 +518,10 @@ async def test_what_comes_back_after_the_close_changes_nothing(
         await trio.sleep(0.5)
         assert producer._queue.in_flight
         producer.close("on purpose")
-        await trio.sleep(10)  # the request gives up meanwhile
+        await trio.sleep(10)  # the request times out meanwhile
 
 
-async def test_a_flush_ends_while_others_go_on_sending(
+async def test_a_flush_ends_while_other_tasks_continue_sending(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = FakeCluster(nursery, nodes=2)
@@ -563,7 +565,7 @@ async def test_a_flush_ends_while_others_go_on_sending(
         ({"value": b"x", "topic": "x" * 40_000}, "is no legal name: give 1 to 249"),
     ],
 )
-async def test_a_record_that_is_none_is_refused_before_it_spoils_others(
+async def test_an_invalid_record_is_refused_before_it_affects_others(
     nursery: trio.Nursery, record: dict[str, Any], words: str
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -576,7 +578,7 @@ async def test_a_record_that_is_none_is_refused_before_it_spoils_others(
         assert (await producer.send("a", b"another")).offset == 1
 
 
-async def test_a_name_without_utf8_is_refused_and_harms_no_other_record(
+async def test_a_name_without_utf8_is_refused_alone(
     nursery: trio.Nursery,
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -589,7 +591,7 @@ async def test_a_name_without_utf8_is_refused_and_harms_no_other_record(
     assert partition.values() == [b"before", b"after"]
 
 
-async def test_a_buffer_may_be_used_again_once_its_record_is_queued(nursery: trio.Nursery) -> None:
+async def test_a_buffer_may_be_reused_once_its_record_is_queued(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
     (partition,) = cluster.add_topic("a")
     buffer = bytearray(b"1111")
@@ -602,7 +604,7 @@ async def test_a_buffer_may_be_used_again_once_its_record_is_queued(nursery: tri
     assert partition.values() == [b"1111", b"2222", array("H", [1, 1]).tobytes()]
 
 
-async def test_other_tasks_have_their_turn_while_one_queues(nursery: trio.Nursery) -> None:
+async def test_other_tasks_run_while_one_queues_records(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
     cluster.add_topic("a")
     turns = 0
@@ -622,7 +624,7 @@ async def test_other_tasks_have_their_turn_while_one_queues(nursery: trio.Nurser
         others.cancel_scope.cancel()
 
 
-async def test_what_was_sent_is_not_kept_in_memory(nursery: trio.Nursery) -> None:
+async def test_sent_records_are_not_kept_in_memory(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
     cluster.add_topic("a")
     async with producing(cluster) as (_, producer):
@@ -677,7 +679,7 @@ async def test_any_callable_is_a_partitioner_and_is_called_once_a_record(
     ("returned", "kind"),
     [(4, ValueError), (-1, ValueError), (None, TypeError), (True, TypeError), ("0", TypeError)],
 )
-async def test_what_a_partitioner_may_return(
+async def test_invalid_results_of_a_partitioner_are_refused(
     nursery: trio.Nursery, returned: Any, kind: type[Exception]
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -725,7 +727,7 @@ async def test_an_exception_of_a_partitioner_reaches_the_caller(nursery: trio.Nu
         (TypeError, "unexpected keyword argument 'compression'", {"compression": "zstd"}),
     ],
 )
-async def test_a_wrong_option_raises_a_sentence_that_says_what_is_allowed(
+async def test_an_error_for_a_wrong_option_lists_allowed_values(
     nursery: trio.Nursery, kind: type[Exception], sentence: str, options: dict[str, Any]
 ) -> None:
     cluster = FakeCluster(nursery)

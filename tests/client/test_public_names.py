@@ -19,7 +19,7 @@ HEAVY = ("trio", "construct", "cramjam", "pyarrow", "numpy", "mqd.protocol", "mq
 
 
 def checked_names() -> dict[str, str]:
-    """What a type checker imports: name -> module."""
+    """The imports for type checkers: name -> module."""
     blocks = [node for node in SOURCE.body if isinstance(node, ast.If)]
     assert len(blocks) == 1 and ast.unparse(blocks[0].test) == "TYPE_CHECKING"
     found = {}
@@ -29,14 +29,14 @@ def checked_names() -> dict[str, str]:
     return found
 
 
-def test_a_type_checker_and_python_see_the_same_names() -> None:
+def test_a_type_checker_and_python_have_the_same_names() -> None:
     assert checked_names() == mqd.client._MODULES
     assert sorted(mqd.client.__all__) == sorted(mqd.client._MODULES)
     assert set(mqd.client.__all__) <= set(dir(mqd.client))
 
 
 @pytest.mark.parametrize("name", mqd.client.__all__)
-def test_every_public_name_is_there(name: str) -> None:
+def test_every_public_name_exists(name: str) -> None:
     if name in NEED_ARROW:
         pytest.importorskip("pyarrow")
     found = getattr(mqd.client, name)
@@ -45,8 +45,8 @@ def test_every_public_name_is_there(name: str) -> None:
         assert found.__doc__, "a public name without a docstring"
 
 
-def test_no_public_name_is_a_module_of_the_package() -> None:
-    """`from mqd.client import producer` must mean one thing."""
+def test_no_public_name_is_also_a_module() -> None:
+    """`from mqd.client import producer` must have one meaning."""
     modules = {path.stem for path in (ROOT / "mqd" / "client").glob("*.py")}
     assert modules & set(mqd.client.__all__) == set()
 
@@ -59,7 +59,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_importing_the_package_alone_imports_nothing_heavy() -> None:
-    """Brokers import single modules of it."""
+    """Brokers import single modules of the package."""
     program = (
         "import sys, mqd.client;"
         f"print([name for name in {HEAVY!r} if name in sys.modules]);"

@@ -33,7 +33,7 @@ async def reading(
 
 
 def offsets(fetched: FetchedRange, end: int) -> list[int]:
-    """Of the records that belong to the range."""
+    """The offsets of records within the range."""
     return [
         record.offset
         for position, _, _ in iterate_batches(fetched.data)
@@ -71,7 +71,7 @@ async def read(reader: RangeReader, end: int) -> list[int]:
     ("start", "end"), [(0, 100), (7, 93), (10, 20), (15, 16), (40, 40), (0, 0), (99, 100)]
 )
 @pytest.mark.parametrize("bytes_max", [1, 500, 1 << 20])
-async def test_a_range_is_read_whole(
+async def test_a_range_is_read_completely(
     nursery: trio.Nursery, start: int, end: int, bytes_max: int
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -81,7 +81,7 @@ async def test_a_range_is_read_whole(
         assert await reader.next() is None
 
 
-async def test_the_next_fetch_goes_out_while_the_caller_works_and_two_responses_are_held(
+async def test_the_next_fetch_is_sent_while_the_caller_works(
     nursery: trio.Nursery,
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -140,7 +140,7 @@ async def test_a_moved_leader_is_found(
         refusing(100),
     ],
 )
-async def test_what_passes_is_asked_again(
+async def test_transient_errors_are_retried(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock, what: Any
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -150,7 +150,7 @@ async def test_what_passes_is_asked_again(
         assert await read(reader, 50) == list(range(50))
 
 
-async def test_a_node_that_is_gone_for_a_while_is_waited_for(
+async def test_the_reader_waits_for_an_absent_node(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -172,7 +172,7 @@ async def back_after(cluster: FakeCluster, seconds: float) -> None:
     ("start", "end", "lost"),
     [(5, 60, "offsets 5 to 19 were deleted"), (5, 10, "offsets 5 to 9"), (51, 60, "truncated")],
 )
-async def test_an_offset_outside_of_the_log_is_refused_with_its_bounds(
+async def test_an_offset_outside_the_log_is_refused_with_its_bounds(
     nursery: trio.Nursery, start: int, end: int, lost: str
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -190,7 +190,9 @@ async def test_an_offset_outside_of_the_log_is_refused_with_its_bounds(
             assert info.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-async def test_retention_overtakes_a_reader_after_what_was_fetched(nursery: trio.Nursery) -> None:
+async def test_retention_overtakes_a_reader_after_the_fetched_records(
+    nursery: trio.Nursery,
+) -> None:
     cluster = FakeCluster(nursery)
     (partition,) = cluster.add_topic("a")
     fill(partition, 50)
@@ -204,7 +206,7 @@ async def test_retention_overtakes_a_reader_after_what_was_fetched(nursery: trio
             await reader.next()
 
 
-async def test_a_topic_or_partition_that_does_not_exist_is_an_error_after_a_grace(
+async def test_a_missing_topic_or_partition_is_an_error_after_a_grace_period(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -214,13 +216,13 @@ async def test_a_topic_or_partition_that_does_not_exist_is_an_error_after_a_grac
             await reader.next()
         assert info.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert 4 < trio.current_time() - began < 8
-    async with reading(cluster, 0, 10) as (_, reader):  # one that comes within the grace is read
+    async with reading(cluster, 0, 10) as (_, reader):  # it appears within the grace period
         await trio.sleep(1)
         fill(cluster.add_topic("a")[0], 10)
         assert await read(reader, 10) == list(range(10))
 
 
-async def test_a_topic_that_was_created_again_is_not_read_on(
+async def test_a_recreated_topic_is_not_read_further(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -240,7 +242,7 @@ async def test_a_topic_that_was_created_again_is_not_read_on(
     "gone", [slice(0, 10), slice(4, 10), slice(3, 5), slice(9, 10), slice(0, 3)]
 )
 @pytest.mark.parametrize("bytes_max", [1, 1 << 20])
-async def test_compacted_gaps_end(
+async def test_a_range_that_ends_in_a_compacted_gap_ends(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock, gone: slice, bytes_max: int
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -256,13 +258,15 @@ async def test_compacted_gaps_end(
     began = trio.current_time()
     async with reading(cluster, 0, 100, bytes_max=bytes_max) as (_, reader):
         assert await read(reader, 100) == left
-    del partition.batches[-2:]  # nothing lies behind the range either
+    del partition.batches[-2:]  # nothing is beyond the range either
     async with reading(cluster, 0, 120, bytes_max=bytes_max) as (_, reader):
         assert await read(reader, 120) == left
     assert trio.current_time() - began < 1
 
 
-async def test_the_end_is_waited_for(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_the_reader_waits_for_the_end_of_the_range(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = FakeCluster(nursery)
     (partition,) = cluster.add_topic("a")
     fill(partition, 30)
@@ -300,7 +304,7 @@ async def test_committed_records_wait_for_open_transactions_and_name_them(
     async with reading(cluster, 0, 40, read_committed=True, timeout_s=10) as (_, reader):
         found = [fetched async for fetched in reader]
         assert [each.aborted for each in found] == [((7, 20),)]
-        assert offsets(found[0], 40) == list(range(40))  # hiding them is the decoder's
+        assert offsets(found[0], 40) == list(range(40))  # the decoder hides them
 
 
 async def test_aborted_transactions_come_sorted(nursery: trio.Nursery) -> None:
@@ -372,7 +376,7 @@ async def test_a_partial_batch_at_the_end_is_fetched_again(nursery: trio.Nursery
         assert await read(reader, 50) == list(range(50))
 
 
-async def test_a_batch_that_an_old_broker_cuts_off_is_asked_for_whole(
+async def test_a_batch_truncated_by_an_old_broker_is_fetched_again(
     nursery: trio.Nursery,
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -387,7 +391,7 @@ async def test_a_batch_that_an_old_broker_cuts_off_is_asked_for_whole(
         assert await read(reader, 10) == list(range(10))
 
 
-async def test_a_throttled_response_without_the_partition_is_no_end(
+async def test_a_throttled_response_without_the_partition_is_not_the_end(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -415,7 +419,7 @@ async def test_a_cancelled_next_loses_nothing(
 
 
 def slowly(broker: FakeBroker, request: Any) -> None:
-    """Nothing is there for a moment."""
+    """No data for a moment."""
     broker.script(FETCH)
 
 
@@ -461,7 +465,7 @@ async def test_no_progress_is_a_deadline_that_names_the_last_failure(
     assert 6 < trio.current_time() - began < 9
 
 
-async def test_one_odd_empty_response_is_no_end(nursery: trio.Nursery) -> None:
+async def test_one_unexpected_empty_response_is_not_the_end(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
     fill(cluster.add_topic("a")[0], 50)
     cluster.one.script(
@@ -472,10 +476,10 @@ async def test_one_odd_empty_response_is_no_end(nursery: trio.Nursery) -> None:
 
 
 def as_usual(broker: FakeBroker, request: Any) -> None:
-    """An action: what the broker does by itself."""
+    """An action: the broker's normal behaviour."""
 
 
-async def test_batches_behind_the_range_are_not_handed_out(nursery: trio.Nursery) -> None:
+async def test_batches_beyond_the_range_are_not_returned(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
     fill(cluster.add_topic("a")[0], 50)
     async with reading(cluster, 12, 25) as (_, reader):

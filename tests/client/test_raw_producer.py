@@ -24,7 +24,7 @@ A0 = TopicPartition("a", 0)
 
 
 class Built:
-    """A prebuilt batch, as `columns.EncodedBatch` is one."""
+    """A prebuilt batch, like `columns.EncodedBatch`."""
 
     def __init__(self, partition: int, *values: bytes) -> None:
         self.partition = partition
@@ -76,7 +76,7 @@ def numbers(count: int) -> list[bytes]:
 
 
 def as_usual(broker: FakeBroker, request: Any) -> None:
-    """An action: what the broker does by itself."""
+    """An action: the broker's normal behaviour."""
 
 
 async def send_all(producer: RawProducer, batches: list[Built]) -> None:
@@ -104,7 +104,7 @@ async def test_batches_arrive_in_order(nursery: trio.Nursery) -> None:
         }
 
 
-async def test_five_are_in_flight_after_the_first_and_requests_carry_several_partitions(
+async def test_requests_in_flight_carry_several_partitions(
     nursery: trio.Nursery,
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -171,11 +171,11 @@ async def test_a_broken_connection_loses_and_doubles_nothing(
 
 @pytest.mark.parametrize("code", [5, 6, 7, 19, 20, 56, 2, 51])
 @pytest.mark.parametrize("place", [0, 1, 3])
-async def test_what_passes_is_sent_again_in_order(
+async def test_transient_errors_are_retried_in_order(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock, code: int, place: int
 ) -> None:
-    """The broker refuses what comes behind with OUT_OF_ORDER_SEQUENCE_NUMBER, since it was
-    in flight already.
+    """The broker refuses later batches with OUT_OF_ORDER_SEQUENCE_NUMBER, because they were already
+    in flight.
     """
     cluster = FakeCluster(nursery)
     cluster.add_topic("a", 2)
@@ -250,7 +250,7 @@ async def test_a_deleted_topic_is_named(
             await send_all(producer, numbered(0, 3, 6))
 
 
-async def test_a_node_that_is_gone_for_a_while_is_waited_for(
+async def test_the_producer_waits_for_an_absent_node(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -325,11 +325,11 @@ async def test_a_batch_that_is_too_large_is_named(nursery: trio.Nursery) -> None
     assert "'kafka.batch.size' of the Spark sink" in info.value.remedy
 
 
-async def test_a_broker_that_stores_out_of_order_is_found_out(nursery: trio.Nursery) -> None:
-    """A broker that has forgotten the producer takes any sequence: the batch that was refused
-    cannot come before any more.
+async def test_a_broker_that_stores_out_of_order_is_detected(nursery: trio.Nursery) -> None:
+    """A broker that has lost the producer's state accepts any sequence: the refused batch can no
+    longer come first.
 
-    The responses to sequences 6 and 9 arrive together, and Trio chooses which is looked at first.
+    The responses to sequences 6 and 9 arrive together, and Trio decides which is processed first.
     """
     cluster = FakeCluster(nursery)
     cluster.add_topic("a")
@@ -360,7 +360,7 @@ async def test_a_broker_that_stores_out_of_order_is_found_out(nursery: trio.Nurs
             all_sent.set()
 
 
-async def test_send_waits_for_room_only(nursery: trio.Nursery) -> None:
+async def test_send_waits_only_for_room(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
     cluster.add_topic("a")
     cluster.one.script(PRODUCE, Hang(after=True))
@@ -383,7 +383,7 @@ async def test_send_waits_for_room_only(nursery: trio.Nursery) -> None:
     ]
 
 
-async def test_what_is_never_acknowledged_fails_in_time(
+async def test_batches_without_acknowledgement_fail_in_time(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -428,11 +428,11 @@ async def test_unknown_topics_and_partitions_are_refused(
         with pytest.raises(ClientError, match="Topic 'b' does not exist"):
             await producer.send("b", Built(0, b"x"))
         cluster.topics["a"].append(type(cluster.partition(A0))())
-        await producer.send("a", Built(2, b"x"))  # a new partition is seen
+        await producer.send("a", Built(2, b"x"))  # a new partition is found
     assert values_of(cluster, TopicPartition("a", 2)) == [b"x"]
 
 
-async def test_a_topic_that_was_created_again_is_not_written_to(
+async def test_a_recreated_topic_is_not_written_to(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -447,7 +447,7 @@ async def test_a_topic_that_was_created_again_is_not_written_to(
     assert values_of(cluster, A0) == []
 
 
-async def test_an_exception_drops_what_is_unsent_and_the_end_flushes(
+async def test_an_exception_drops_unsent_batches_and_a_normal_end_flushes(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -466,7 +466,7 @@ async def test_an_exception_drops_what_is_unsent_and_the_end_flushes(
     assert values_of(cluster, A0) == numbers(30)
 
 
-async def test_five_requests_to_a_broker_are_in_flight_and_later_ones_carry_more_batches(
+async def test_later_requests_to_a_busy_broker_carry_more_batches(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = FakeCluster(nursery)

@@ -1,12 +1,11 @@
-"""The queue of prebuilt batches, told as transcripts: a line a step, and behind `=>` what comes of
-it.
+"""The queue of prebuilt batches, as transcripts: one step per line, with its result after `=>`.
 
 add P [P ...]     batches of three records for these partitions of topic "a"
-take [NODE]       what goes to the node: partition and sequence of each batch
+take [NODE]       the request to the node: partition and sequence of each batch
 ok P SEQUENCE     that batch in flight is acknowledged
 CODE P SEQUENCE   the batch in flight is refused with this code, lower case: the verdict
 lost P SEQUENCE   its request has no response: it may be stored
-at SECONDS        time passes; batches go again a second after they failed
+at SECONDS        time passes; batches are retried a second after they failed
 queue             partitions with the sequences that are not acknowledged; `*` where in flight
 """
 
@@ -151,7 +150,7 @@ class Played:
             self.now = float(rest[0])
             return ""
         if word == "queue":
-            return self.told()
+            return self.show_queue()
         if word == "take":
             taken = self.queue.take(self.now, int(rest[0]) if rest else 1, lambda _: True)
             self.in_flight |= {(entry.tp.partition, entry.base_sequence): entry for entry in taken}
@@ -171,16 +170,16 @@ class Played:
             )
         return "" if word in ("ok", "lost") else verdict.name
 
-    def told(self) -> str:
+    def show_queue(self) -> str:
         lines = []
         for tp, each in self.queue._partitions.items():
             if each.entries:
-                told = (
+                sequences = (
                     f"{entry.base_sequence}{'*' * entry.in_flight}"
                     for entry in each.entries
                     if entry.base_sequence >= 0
                 )
-                lines.append(f"{tp.partition}: {' '.join(told)}")
+                lines.append(f"{tp.partition}: {' '.join(sequences)}")
         return "; ".join(lines) or "-"
 
 

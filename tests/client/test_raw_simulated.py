@@ -1,5 +1,5 @@
-"""Raw produce and range reads against a simulated cluster of shipping nodes whose leaders
-die, freeze and are cut off.
+"""Raw produce and range reads with a simulated cluster of real nodes whose leaders die, freeze and
+are partitioned.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ async def prepared_cluster(cluster: Cluster) -> ClusterClient:
 
 
 async def disturb(cluster: Cluster, chance: random.Random, finished: trio.Event) -> None:
-    """One node after the other dies, freezes or is cut off, and comes back."""
+    """One node after the other dies, freezes or is partitioned, and returns."""
     nodes = list(cluster.nodes)
     while not finished.is_set():
         await trio.sleep(chance.uniform(0.05, 0.4))
@@ -69,7 +69,7 @@ async def disturb(cluster: Cluster, chance: random.Random, finished: trio.Event)
 
 
 async def send_slowly(producer: RawProducer, chance: random.Random, start: int, stop: int) -> None:
-    """The same numbers to each partition, a batch now and then."""
+    """The same numbers to each partition, in occasional batches."""
     for batches in zip(
         *(numbered(index, start, stop, 4) for index in range(PARTITIONS)), strict=True
     ):
@@ -82,7 +82,7 @@ async def send_slowly(producer: RawProducer, chance: random.Random, start: int, 
 async def contents(
     client: ClusterClient, index: int, *, read_committed: bool
 ) -> list[bytes | None]:
-    """The values of a partition by a range reader, without markers and aborted records."""
+    """The values of a partition from a range reader, without markers and aborted records."""
     tp = TopicPartition("a", index)
     listed = (await Admin(client).list_offsets({tp: LATEST}, read_committed=read_committed))[tp]
     assert not isinstance(listed, MqError)
@@ -126,13 +126,13 @@ async def idempotent(seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
-def test_batches_are_stored_once_and_in_order_whatever_dies(seed: int) -> None:
+def test_batches_are_stored_once_and_in_order_despite_failures(seed: int) -> None:
     run(idempotent, seed, seed=seed)
 
 
 async def two_phases(seed: int) -> None:
-    """Writers prepare transactions and go; another client commits some and aborts the
-    others, repeating itself.
+    """Writers prepare transactions and end; another client commits some and aborts the others, with
+    retries.
     """
     chance = random.Random(seed)
     async with Cluster(nodes=3, options=OPTIONS) as cluster:
@@ -159,8 +159,8 @@ async def two_phases(seed: int) -> None:
 
 
 async def written(client: ClusterClient, chance: random.Random, start: int) -> PreparedTransaction:
-    """A prepared transaction with 40 records in each partition; a writer that fails is
-    followed by another.
+    """A prepared transaction with 40 records in each partition; another writer replaces one that
+    fails.
     """
     while True:
         try:
@@ -184,12 +184,12 @@ async def written(client: ClusterClient, chance: random.Random, start: int) -> P
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 38])
-def test_prepared_transactions_end_as_decided_whatever_dies(seed: int) -> None:
+def test_prepared_transactions_end_as_decided_despite_failures(seed: int) -> None:
     run(two_phases, seed, seed=seed)
 
 
 async def big_and_small(seed: int) -> None:
-    """A range reader keeps its place through elections, whatever the sizes of the batches."""
+    """A range reader keeps its position through elections, with batches of any size."""
     chance = random.Random(seed)
     async with Cluster(nodes=3, options=OPTIONS) as cluster:
         client = await prepared_cluster(cluster)
@@ -208,5 +208,5 @@ async def big_and_small(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(1))
-def test_a_range_is_read_whole_whatever_dies(seed: int) -> None:
+def test_a_range_is_read_completely_despite_failures(seed: int) -> None:
     run(big_and_small, seed, seed=seed)

@@ -86,7 +86,7 @@ async def test_all_or_none(nursery: trio.Nursery, version: int) -> None:
 
 @both
 @pytest.mark.parametrize("code", [6, 19, 20, 51, 7])
-async def test_what_passes_is_sent_again(
+async def test_transient_errors_are_retried(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock, version: int, code: int
 ) -> None:
     cluster = cluster_of(nursery, version)
@@ -100,7 +100,7 @@ async def test_what_passes_is_sent_again(
 
 
 @both
-async def test_a_refusal_breaks_the_transaction_and_not_the_producer(
+async def test_an_error_breaks_the_transaction_and_not_the_producer(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock, version: int
 ) -> None:
     cluster = cluster_of(nursery, version)
@@ -128,7 +128,7 @@ async def test_a_refusal_breaks_the_transaction_and_not_the_producer(
 
 
 @both
-async def test_an_abort_waits_for_what_is_in_flight(
+async def test_an_abort_waits_for_batches_in_flight(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock, version: int
 ) -> None:
     cluster = cluster_of(nursery, version)
@@ -157,7 +157,7 @@ async def test_offsets_and_batches_together(nursery: trio.Nursery, version: int)
             await send_both(producer, 0, 3)
             await producer.send_offsets({A0: 10 + round_}, GroupMetadata("g"))
             await (producer.commit() if commit else producer.abort())
-        await producer.begin()  # offsets alone: a marker of the exactly-once sink
+        await producer.begin()  # only offsets: a marker of the exactly-once sink
         await producer.send_offsets({A1: 7}, GroupMetadata("g"))
         await producer.commit()
         assert await read(client) == expected(range(3))
@@ -180,7 +180,7 @@ async def test_refused_offsets_break_the_transaction(nursery: trio.Nursery, vers
 
 
 @both
-async def test_who_opens_the_id_again_fences_and_aborts(
+async def test_another_producer_with_the_id_fences_and_aborts(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock, version: int
 ) -> None:
     cluster = cluster_of(nursery, version)
@@ -202,7 +202,7 @@ async def test_who_opens_the_id_again_fences_and_aborts(
 
 
 @both
-async def test_the_end_of_the_block_aborts_what_is_open(
+async def test_the_end_of_the_block_aborts_an_open_transaction(
     nursery: trio.Nursery, version: int
 ) -> None:
     cluster = cluster_of(nursery, version)
@@ -245,7 +245,7 @@ async def test_a_call_out_of_turn_is_refused(nursery: trio.Nursery) -> None:
 
 
 def keep(broker: FakeBroker, request: Any) -> Any:
-    """An action: InitProducerId as KIP-939 has it.
+    """An action: InitProducerId of KIP-939.
 
     The transaction stays, and its owner gets the next epoch.
     """
@@ -266,7 +266,7 @@ def keep(broker: FakeBroker, request: Any) -> Any:
 
 @both
 @pytest.mark.parametrize("commit", [True, False])
-async def test_a_prepared_transaction_is_ended_from_elsewhere(
+async def test_a_prepared_transaction_is_ended_by_another_client(
     nursery: trio.Nursery, version: int, commit: bool
 ) -> None:
     cluster = cluster_of(nursery, version, two_phase=True)
@@ -287,7 +287,7 @@ async def test_a_prepared_transaction_is_ended_from_elsewhere(
                 await call()
         with pytest.raises(ClientError, match=r"prepared"):
             await producer.send("a", Built(0, b"x"))
-    assert transaction(cluster).state == "Ongoing"  # the end of the block leaves it alone
+    assert transaction(cluster).state == "Ongoing"  # the end of the block does not end it
     async with connect([("fake", 9001)], network=cluster) as client:
         assert await read(client) == {}
         for _ in range(3):
@@ -306,7 +306,7 @@ async def test_a_prepared_transaction_is_ended_from_elsewhere(
         assert info.value.code in (ErrorCode.INVALID_TXN_STATE, ErrorCode.PRODUCER_FENCED)
 
 
-async def test_a_broker_that_cannot_keep_says_so_in_a_field(nursery: trio.Nursery) -> None:
+async def test_a_broker_without_keep_prepared_is_detected_by_a_field(nursery: trio.Nursery) -> None:
     cluster = cluster_of(nursery, 2, two_phase=True)
     seen = []
 
@@ -330,7 +330,7 @@ async def test_a_broker_that_cannot_keep_says_so_in_a_field(nursery: trio.Nurser
         assert await read(client) == expected(range(30))
 
 
-async def test_nothing_written_is_nothing_to_end(nursery: trio.Nursery) -> None:
+async def test_an_empty_transaction_needs_no_end(nursery: trio.Nursery) -> None:
     cluster = cluster_of(nursery, 2, two_phase=True)
     async with producing(cluster, two_phase=True) as (client, producer):
         await producer.begin()
@@ -339,14 +339,14 @@ async def test_nothing_written_is_nothing_to_end(nursery: trio.Nursery) -> None:
         before = len(cluster.one.requests)
         assert await end_transaction(client, *prepared[:3], True) == (-1, -1)
         assert len(cluster.one.requests) == before
-        await producer.begin()  # it may go on
+        await producer.begin()  # it may continue
         await send_both(producer, 0, 3)
         await producer.commit()
         assert await read(client) == expected(range(3))
 
 
 @both
-async def test_a_writer_may_still_abort_what_it_prepared(
+async def test_a_writer_may_still_abort_its_prepared_transaction(
     nursery: trio.Nursery, version: int
 ) -> None:
     cluster = cluster_of(nursery, version, two_phase=True)
@@ -356,7 +356,7 @@ async def test_a_writer_may_still_abort_what_it_prepared(
         cluster.one.script(INIT_PRODUCER_ID, keep)
         await producer.prepare()
         await producer.abort()
-        assert transaction(cluster).state == "Empty"  # the timeout is back
+        assert transaction(cluster).state == "Empty"  # the timeout applies again
         await producer.begin()
         await send_both(producer, 30, 60)
         await producer.commit()
@@ -382,14 +382,14 @@ async def test_a_preparation_without_a_response_is_repeated(
         cluster.one.script(INIT_PRODUCER_ID, keep)
         if then == "abort":
             await producer.abort()
-            assert transaction(cluster).state == "Empty"  # the timeout is back
+            assert transaction(cluster).state == "Empty"  # the timeout applies again
         else:
             prepared = await producer.prepare()
             await end_transaction(client, *prepared[:3], True)
             assert await read(client) == expected(range(30))
 
 
-async def test_a_transaction_that_is_gone_cannot_be_prepared(nursery: trio.Nursery) -> None:
+async def test_an_ended_transaction_cannot_be_prepared(nursery: trio.Nursery) -> None:
     cluster = cluster_of(nursery, 2, two_phase=True)
     async with producing(cluster, two_phase=True) as (_, producer):
         await producer.begin()
@@ -405,7 +405,7 @@ async def test_a_transaction_that_is_gone_cannot_be_prepared(nursery: trio.Nurse
         assert producer.phase is Phase.DEAD
 
 
-async def test_two_phases_need_a_broker_that_has_them(nursery: trio.Nursery) -> None:
+async def test_two_phases_need_a_broker_that_supports_them(nursery: trio.Nursery) -> None:
     cluster = cluster_of(nursery, 2)
     with pytest.raises(
         ClientError, match=r"no two-phase commit: it serves InitProducerId up to version 5"
@@ -424,7 +424,7 @@ async def test_two_phases_need_a_broker_that_has_them(nursery: trio.Nursery) -> 
     assert "transaction.two.phase.commit.enable=true" in info.value.remedy
 
 
-async def test_a_deposed_coordinator_that_refuses_is_not_believed_at_once(
+async def test_an_error_of_a_deposed_coordinator_is_retried_first(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = cluster_of(nursery, 2)
@@ -443,7 +443,7 @@ async def test_a_deposed_coordinator_that_refuses_is_not_believed_at_once(
         assert 1.5 < trio.current_time() - began < 3
 
 
-async def test_the_end_is_asked_for_through_moves_of_the_coordinator(
+async def test_the_end_is_retried_through_moves_of_the_coordinator(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = cluster_of(nursery, 2, nodes=2)
@@ -465,7 +465,7 @@ async def move_coordinator(cluster: FakeCluster) -> None:
     cluster.coordinator = 2
 
 
-async def test_the_next_transaction_may_write_to_a_topic_that_was_created_again(
+async def test_the_next_transaction_may_write_to_a_recreated_topic(
     nursery: trio.Nursery,
 ) -> None:
     cluster = cluster_of(nursery, 2)

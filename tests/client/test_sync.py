@@ -100,7 +100,7 @@ def test_groups_and_transactions(served: Loopback) -> None:
         assert [each.group_id for each in client.admin.list_groups()] == ["g"]
 
 
-def test_errors_arrive_as_they_are(served: Loopback) -> None:
+def test_errors_arrive_unchanged(served: Loopback) -> None:
     with connect(served.address) as client, pytest.raises(ClientError, match="does not exist"):
         client.admin.delete_topic("nope")
     with pytest.raises(KeyError), connect(served.address):
@@ -145,7 +145,7 @@ def test_several_threads(served: Loopback) -> None:
 
 @pytest.fixture
 def heeds_ctrl_c() -> Iterator[None]:
-    """What a shell starts in the background ignores it, and so does what that starts."""
+    """Background processes of a shell ignore it, and so do their children."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -161,9 +161,7 @@ def interrupt(response: Any = None) -> Any:
 
 @pytest.mark.usefixtures("heeds_ctrl_c")
 def test_a_second_ctrl_c_does_not_leave_a_member_behind(served: Loopback) -> None:
-    """The first comes while records are waited for, the second while what is done is being
-    committed.
-    """
+    """The first one interrupts the wait for records, the second one the commit."""
 
     again = {"topics": [{"name": "a", "partitions": [{"partition_index": 0, "error_code": 14}]}]}
     served.inside(lambda: served.cluster.add_topic("a"))
@@ -187,8 +185,8 @@ def test_a_second_ctrl_c_does_not_leave_a_member_behind(served: Loopback) -> Non
 
 
 @pytest.mark.usefixtures("heeds_ctrl_c")
-def test_ctrl_c_while_something_is_opened(served: Loopback) -> None:
-    """It is not waited for: the coordinator does not response."""
+def test_ctrl_c_while_a_consumer_is_opened(served: Loopback) -> None:
+    """The call does not wait: the coordinator does not respond."""
     served.inside(lambda: served.cluster.one.script(INIT_PRODUCER_ID, lambda *_: interrupt(Hang())))
     began = time.monotonic()
     with (
@@ -203,7 +201,7 @@ def test_ctrl_c_while_something_is_opened(served: Loopback) -> None:
 def test_a_crash_of_a_background_task_is_raised_with_its_cause(
     served: Loopback, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And not only that the producer is closed."""
+    """The error is not only that the producer is closed."""
 
     async def broken(*_: object) -> None:
         raise ZeroDivisionError("a bug")
@@ -216,7 +214,7 @@ def test_a_crash_of_a_background_task_is_raised_with_its_cause(
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
-def test_use_of_what_was_closed_is_told(served: Loopback) -> None:
+def test_using_a_closed_object_is_an_error(served: Loopback) -> None:
     with connect(served.address) as client:
         client.admin.create_topic("a")
         with client.consumer({A0: "beginning"}) as consumer:
@@ -230,7 +228,7 @@ def test_use_of_what_was_closed_is_told(served: Loopback) -> None:
                 use()
 
 
-def test_a_wrong_argument_is_a_value_error_and_harms_nothing(served: Loopback) -> None:
+def test_a_wrong_argument_is_a_value_error_without_effect(served: Loopback) -> None:
     with (
         pytest.raises(ValueError, match="'nowhere:0' is not an address: write host:port"),
         connect("nowhere:0"),
@@ -257,7 +255,7 @@ def test_a_wrong_argument_is_a_value_error_and_harms_nothing(served: Loopback) -
             assert producer.send("a", b"x").offset == 0
 
 
-def test_the_users_exception_leaves_nested_blocks_alone(served: Loopback) -> None:
+def test_the_user_s_exception_leaves_nested_blocks_unwrapped(served: Loopback) -> None:
     mine = KeyError("mine")
     with pytest.raises(KeyError) as caught, connect(served.address) as client:
         client.admin.create_topic("a")

@@ -71,8 +71,8 @@ async def test_all_or_none(nursery: trio.Nursery, version: int) -> None:
             await producer.send("a", b"last", partition=0)
         assert sorted(await read(client))[-1] == b"last" and len(await read(client)) == 11
         assert producer.producer == (first if version == 1 else (first[0], first[1] + 3))
-    asked = [key for key, _ in cluster.one.requests]
-    assert (ADD_PARTITIONS in asked) == (version == 1)
+    requested = [key for key, _ in cluster.one.requests]
+    assert (ADD_PARTITIONS in requested) == (version == 1)
     assert {number for key, number in cluster.one.requests if key == END_TXN} == (
         {4} if version == 1 else {5}
     )
@@ -112,9 +112,7 @@ async def test_a_copy_that_moves_its_offsets_with_its_records(
 
 
 @both
-async def test_a_member_that_the_group_went_on_without_cannot_commit(
-    nursery: trio.Nursery, version: int
-) -> None:
+async def test_a_fenced_member_cannot_commit(nursery: trio.Nursery, version: int) -> None:
     cluster = cluster_of(nursery, version)
     async with producing(cluster) as (_, producer):
         with pytest.raises(CommitFailed) as caught:
@@ -129,7 +127,7 @@ async def test_a_member_that_the_group_went_on_without_cannot_commit(
 
 
 @both
-async def test_a_successor_fences_and_ends_what_was_open(
+async def test_a_successor_fences_and_ends_the_open_transaction(
     nursery: trio.Nursery, version: int
 ) -> None:
     cluster = cluster_of(nursery, version)
@@ -151,7 +149,7 @@ async def test_a_successor_fences_and_ends_what_was_open(
 
 
 @both
-async def test_lost_responses_do_no_harm(
+async def test_lost_responses_have_no_effect(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock, version: int
 ) -> None:
     cluster = cluster_of(nursery, version)
@@ -175,7 +173,7 @@ async def test_lost_responses_do_no_harm(
 
 
 @both
-async def test_a_refused_record_breaks_the_transaction_and_the_next_one_is_well(
+async def test_a_refused_record_breaks_only_its_transaction(
     nursery: trio.Nursery, version: int
 ) -> None:
     cluster = cluster_of(nursery, version)
@@ -205,8 +203,8 @@ async def test_a_refused_record_breaks_the_transaction_and_the_next_one_is_well(
 async def test_records_in_doubt_are_never_read(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock, version: int
 ) -> None:
-    """The leader takes a record and never says so; the transaction is given up, and the
-    next one is not disturbed by it.
+    """The leader stores a record and never responds; the transaction is aborted, and the next one
+    is not affected.
     """
     cluster = cluster_of(nursery, version)
     async with producing(cluster, delivery_timeout_s=2.0) as (client, producer):
@@ -259,7 +257,7 @@ async def test_a_commit_without_a_response_may_be_retried(
 async def test_a_cancelled_block_aborts(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock, version: int
 ) -> None:
-    """Even when everything around it is cancelled, the client's own connections included."""
+    """Even when every surrounding scope is cancelled, including the client's own connections."""
     cluster = cluster_of(nursery, version)
     with trio.move_on_after(3) as scope:
         async with producing(cluster) as (_, producer), producer.transaction():
@@ -270,7 +268,7 @@ async def test_a_cancelled_block_aborts(
 
 
 @both
-async def test_records_that_were_not_sent_before_the_abort_are_not_in_the_next_transaction(
+async def test_records_unsent_before_the_abort_are_not_in_the_next_transaction(
     nursery: trio.Nursery, version: int
 ) -> None:
     cluster = cluster_of(nursery, version)
@@ -286,17 +284,17 @@ async def test_records_that_were_not_sent_before_the_abort_are_not_in_the_next_t
 
 
 @both
-async def test_a_batch_that_turns_out_too_large_during_the_abort_is_not_in_the_next_transaction(
+async def test_a_batch_split_during_the_abort_is_not_in_the_next_transaction(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock, version: int
 ) -> None:
-    """It was on its way when the transaction was aborted: its halves are of that
-    transaction, not of the one that follows.
+    """It was in flight when the transaction was aborted: its halves belong to that transaction, not
+    to the next one.
     """
     cluster = cluster_of(nursery, version)
-    asked = trio.Event()
+    requested = trio.Event()
 
     def too_large(broker: Any, request: Any) -> Any:
-        asked.set()
+        requested.set()
         row = {"index": 0, "error_code": int(ErrorCode.MESSAGE_TOO_LARGE)}
         return {
             "responses": [{"name": "a", "topic_id": cluster.ids["a"], "partition_responses": [row]}]
@@ -308,7 +306,7 @@ async def test_a_batch_that_turns_out_too_large_during_the_abort_is_not_in_the_n
         deliveries = [
             await producer.enqueue("a", b"never %d" % number, partition=0) for number in range(2)
         ]
-        await asked.wait()
+        await requested.wait()
         await producer.abort()
         async with producer.transaction():
             await producer.send("a", b"next", partition=0)
@@ -321,12 +319,12 @@ async def test_a_batch_that_turns_out_too_large_during_the_abort_is_not_in_the_n
 async def test_an_abort_waits_for_partitions_that_are_being_added(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
-    """Version 1: the coordinator hears of the partition, so it must hear of the end, too."""
+    """Version 1: the coordinator adds the partition, so it must also receive the end."""
     cluster = cluster_of(nursery, 1)
-    asked = trio.Event()
+    requested = trio.Event()
 
     def held(broker: Any, request: Any) -> Hang:
-        asked.set()
+        requested.set()
         return Hang(after=True)
 
     async with producing(cluster, close_timeout_s=10.0) as (client, producer):
@@ -334,7 +332,7 @@ async def test_an_abort_waits_for_partitions_that_are_being_added(
         with pytest.raises(KeyError):
             async with producer.transaction():
                 await producer.enqueue("a", b"never", partition=0)
-                await asked.wait()
+                await requested.wait()
                 raise KeyError
         assert cluster.transactions["t"].state == "CompleteAbort"
         async with producer.transaction():
@@ -347,7 +345,7 @@ async def test_an_abort_waits_for_partitions_that_are_being_added(
 async def test_an_end_waits_for_offsets_that_another_task_sends(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock, version: int, commits: bool
 ) -> None:
-    """Otherwise a commit would lack them, and those of an abort could be in the next one."""
+    """Otherwise a commit would lack them, and an abort could leave them in the next transaction."""
     cluster = cluster_of(nursery, version)
     async with producing(cluster) as (client, producer):
         cluster.one.script(TXN_OFFSET_COMMIT, Hang())
@@ -365,11 +363,12 @@ async def test_an_end_waits_for_offsets_that_another_task_sends(
         assert await read(client) == ([b"x", b"y"] if commits else [b"y"])
 
 
-async def test_a_producer_that_is_fenced_during_its_abort_stays_dead(
+async def test_a_producer_fenced_during_its_abort_stays_unusable(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
-    """Seed 500152 of 3 nodes: the response to AddPartitionsToTxn was fatal, and no broker knew of
-    the transaction. The abort sent no request, and took the producer for usable."""
+    """Seed 500152 of 3 nodes: the response to AddPartitionsToTxn was fatal, and no broker had the
+    transaction. The abort sent no request, and the producer counted as usable.
+    """
     cluster = cluster_of(nursery, 1)
     received = trio.Event()
 
@@ -395,11 +394,11 @@ async def test_a_producer_that_is_fenced_during_its_abort_stays_dead(
 @pytest.mark.parametrize(
     ("version", "which"), [(1, ADD_OFFSETS), (1, TXN_OFFSET_COMMIT), (2, TXN_OFFSET_COMMIT)]
 )
-async def test_offsets_whose_sending_was_cancelled_never_count(
+async def test_offsets_of_a_cancelled_send_never_count(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock, version: int, which: int
 ) -> None:
-    """Nobody knows whether they arrived: the transaction cannot be committed, and the next
-    one does not take them along.
+    """It is unknown whether they arrived: the transaction cannot be committed, and the next one
+    does not contain them.
     """
     cluster = cluster_of(nursery, version)
     async with producing(cluster) as (client, producer):
@@ -414,7 +413,7 @@ async def test_offsets_whose_sending_was_cancelled_never_count(
         assert await read(client) == [b"x"]
 
 
-async def test_what_is_open_at_the_end_of_the_block_is_aborted(nursery: trio.Nursery) -> None:
+async def test_a_transaction_open_at_the_end_of_the_block_is_aborted(nursery: trio.Nursery) -> None:
     cluster = cluster_of(nursery, 2)
     async with producing(cluster) as (_, producer):
         await producer.begin()
@@ -422,7 +421,7 @@ async def test_what_is_open_at_the_end_of_the_block_is_aborted(nursery: trio.Nur
     assert cluster.transactions["t"].state == "CompleteAbort"
 
 
-async def test_one_that_goes_without_a_word_leaves_its_transaction_to_its_successor(
+async def test_with_leave_false_the_next_producer_ends_the_transaction(
     nursery: trio.Nursery,
 ) -> None:
     cluster = cluster_of(nursery, 2)
@@ -437,7 +436,7 @@ async def test_one_that_goes_without_a_word_leaves_its_transaction_to_its_succes
         )
 
 
-async def test_records_outside_of_a_transaction_are_refused(nursery: trio.Nursery) -> None:
+async def test_records_outside_a_transaction_are_refused(nursery: trio.Nursery) -> None:
     cluster = cluster_of(nursery, 2)
     async with producing(cluster) as (_, producer):
         for refused in (

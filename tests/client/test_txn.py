@@ -51,7 +51,7 @@ def _v3(fields: dict[str, Any]) -> Any:
     return api.decode_response(3, api.encode_response(3, fields))
 
 
-def test_version_1_adds_partitions_before_records_go() -> None:
+def test_version_1_adds_partitions_before_records_are_sent() -> None:
     it = opened(version_2=False)
     it.add_partition(A0)
     assert not it.may_send(A0) and list(it.partitions_to_add) == [A0]
@@ -74,7 +74,7 @@ def test_version_1_adds_partitions_before_records_go() -> None:
     assert it.phase is Phase.READY and it.producer_epoch == 3 and not it.partitions
 
 
-def test_version_2_adds_nothing_and_takes_a_new_epoch_at_each_end() -> None:
+def test_version_2_adds_no_partitions_and_takes_a_new_epoch_at_each_end() -> None:
     it = opened(version_2=True)
     it.add_partition(A0)
     assert it.may_send(A0) and not it.partitions_to_add
@@ -85,7 +85,7 @@ def test_version_2_adds_nothing_and_takes_a_new_epoch_at_each_end() -> None:
     assert it.producer_epoch == 4
 
 
-def test_a_transaction_without_anything_needs_no_end() -> None:
+def test_an_empty_transaction_needs_no_end() -> None:
     for version_2 in (False, True):
         it = opened(version_2=version_2)
         it.end(commit=True)
@@ -102,7 +102,7 @@ def test_offsets_alone_need_an_end() -> None:
     assert it.needs_end
 
 
-def test_an_end_in_doubt_takes_a_new_epoch_in_version_1_and_version_2_gives_one_anyway() -> None:
+def test_an_end_in_doubt_requests_an_epoch_only_in_version_1() -> None:
     for version_2 in (False, True):
         it = opened(version_2=version_2)
         it.add_partition(A0)
@@ -128,7 +128,7 @@ def test_a_broken_transaction_can_only_be_aborted() -> None:
     it.begin(version_2=True)
 
 
-def test_the_worst_of_several_responses_counts_and_what_was_not_tried_does_not() -> None:
+def test_the_worst_of_several_responses_counts() -> None:
     it = opened(version_2=False)
     it.add_partition(A0)
     it.add_partition(A1)
@@ -141,7 +141,7 @@ def test_the_worst_of_several_responses_counts_and_what_was_not_tried_does_not()
 
 
 @pytest.mark.parametrize("code", [90, 47])
-def test_a_coordinator_that_knows_a_newer_epoch_ends_the_producer(code: int) -> None:
+def test_a_newer_epoch_at_the_coordinator_ends_the_producer(code: int) -> None:
     it = opened(version_2=True)
     it.add_partition(A0)
     it.end(commit=True)
@@ -153,7 +153,7 @@ def test_a_coordinator_that_knows_a_newer_epoch_ends_the_producer(code: int) -> 
     assert "another producer uses this transactional id" in caught.value.remedy
 
 
-def test_a_leader_that_knows_a_newer_epoch_only_breaks_the_transaction() -> None:
+def test_a_newer_epoch_at_a_leader_breaks_only_the_transaction() -> None:
     it = opened(version_2=True)
     it.add_partition(A0)
     it.fail(ClientError(ErrorCode.INVALID_PRODUCER_EPOCH, "old"))
@@ -161,7 +161,7 @@ def test_a_leader_that_knows_a_newer_epoch_only_breaks_the_transaction() -> None
 
 
 @pytest.mark.parametrize("fatal", [False, True])
-def test_a_commit_that_fails_while_it_is_repeated_raises_why(fatal: bool) -> None:
+def test_a_commit_that_fails_during_retries_raises_the_cause(fatal: bool) -> None:
     it = opened(version_2=True)
     it.add_partition(TopicPartition("a", 0))
     it.end(commit=True)
@@ -175,7 +175,7 @@ def test_a_commit_that_fails_while_it_is_repeated_raises_why(fatal: bool) -> Non
         it.end_body()
 
 
-def test_a_commit_that_is_to_be_aborted_is() -> None:
+def test_a_commit_that_must_be_aborted_is_aborted() -> None:
     it = opened(version_2=True)
     it.add_partition(A0)
     it.end(commit=True)
@@ -187,7 +187,7 @@ def test_a_commit_that_is_to_be_aborted_is() -> None:
 
 
 @pytest.mark.parametrize("code", [14, 15, 16, 51])
-def test_what_passes_is_asked_again(code: int) -> None:
+def test_transient_errors_are_retried(code: int) -> None:
     it = opened(version_2=True)
     it.add_partition(A0)
     it.end(commit=True)
@@ -197,7 +197,7 @@ def test_what_passes_is_asked_again(code: int) -> None:
     it.end(commit=True)
 
 
-def test_what_is_out_of_turn_is_refused() -> None:
+def test_calls_in_the_wrong_phase_are_refused() -> None:
     it = ready()
     for refused in (it.check_open, lambda: it.end(commit=True), lambda: it.end(commit=False)):
         with pytest.raises(ClientError) as caught:
@@ -208,7 +208,7 @@ def test_what_is_out_of_turn_is_refused() -> None:
         it.begin(version_2=False)
 
 
-def test_an_id_that_is_refused_is_of_no_use() -> None:
+def test_a_refused_id_makes_the_producer_unusable() -> None:
     it = Transactions("t", 60_000)
     phases = []
     for code in (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.INVALID_TRANSACTION_TIMEOUT):
@@ -218,7 +218,7 @@ def test_an_id_that_is_refused_is_of_no_use() -> None:
     assert phases == [Phase.NEW, Phase.DEAD]
 
 
-def test_every_phase_is_in_the_table_and_dead_is_dead() -> None:
+def test_every_phase_is_in_the_table_and_dead_is_final() -> None:
     assert set(TRANSITIONS) == set(Phase) and not TRANSITIONS[Phase.DEAD]
     assert all(
         Phase.DEAD in goals for phase, goals in TRANSITIONS.items() if phase is not Phase.DEAD

@@ -2,6 +2,7 @@
 one seed, one run.
 
     python -m tests.raft.simulate --seeds 0-500 [--nodes 5] [--observers 1] [--seconds 20]
+        [--no-wipes]
     python -m tests.raft.simulate --seeds 0-500 --nodes 3 --observers 2 --changes
 
 The nodes are the real RaftNode and Journal. After every event the safety properties of Raft

@@ -124,7 +124,7 @@ class Replica:
         self.logs.after_sync(plan)
         trio.run(self.logs.checkpoint_recovery_points)
 
-    def asked(self) -> FetchPartition:
+    def requested(self) -> FetchPartition:
         """Its next fetch, computed without state."""
         self.core.disconnected()
         body = self.core.next_request(1, 1e9)
@@ -133,31 +133,31 @@ class Replica:
 
     def answer(self, request: FetchRequest) -> FetchedTopics:
         """The response of a leader, without a session."""
-        [(_, topic_id, [asked])] = request.topics
+        [(_, topic_id, [requested])] = request.topics
         assert topic_id == TOPIC_ID.bytes
-        return FetchedTopics(0, 0, 0, [(topic_id, [self.row(asked, request.replica_id)])])
+        return FetchedTopics(0, 0, 0, [(topic_id, [self.row(requested, request.replica_id)])])
 
-    def row(self, asked: FetchPartition, node_id: int) -> FetchedPartition:
+    def row(self, requested: FetchPartition, node_id: int) -> FetchedPartition:
         """One partition's part of a response."""
         partition, log = self.partition, self.log
         ends = (partition.high_watermark, log.log_start_offset)
-        if not partition.is_leader or asked.current_leader_epoch != partition.leader_epoch:
+        if not partition.is_leader or requested.current_leader_epoch != partition.leader_epoch:
             return FetchedPartition(0, 6, -1, -1, None, memoryview(b""))
-        if asked.last_fetched_epoch >= 0:
+        if requested.last_fetched_epoch >= 0:
             diverging = log.epochs.divergence(
-                asked.last_fetched_epoch, asked.fetch_offset, log.log_end_offset
+                requested.last_fetched_epoch, requested.fetch_offset, log.log_end_offset
             )
             if diverging is not None:
                 return FetchedPartition(0, 0, *ends, diverging, memoryview(b""))
-        if not log.log_start_offset <= asked.fetch_offset <= log.log_end_offset:
+        if not log.log_start_offset <= requested.fetch_offset <= log.log_end_offset:
             return FetchedPartition(0, 1, *ends, None, memoryview(b""))
         if NodeId(node_id) in partition.followers:
             partition.follower_fetched(
-                NodeId(node_id), 1, asked.fetch_offset, asked.log_start_offset, 0.0
+                NodeId(node_id), 1, requested.fetch_offset, requested.log_start_offset, 0.0
             )
         read = self.logs.read(
             log,
-            asked.fetch_offset,
+            requested.fetch_offset,
             max_bytes=1000,
             limit_offset=log.written_end_offset,
             min_one=True,

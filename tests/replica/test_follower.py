@@ -71,10 +71,10 @@ class Scripted:
         assert body is not None
         return request_of(body)
 
-    def asked(self) -> tuple[int, int, list[tuple[int, int, int]], list[int]]:
+    def requested(self) -> tuple[int, int, list[tuple[int, int, int]], list[int]]:
         """(session, epoch, [(partition, leader epoch, offset)], forgotten) of the next request."""
         request = self.request()
-        asked = [
+        requested = [
             (one.partition, one.current_leader_epoch, one.fetch_offset)
             for _, _, rows in request.topics
             for one in rows
@@ -82,7 +82,7 @@ class Scripted:
         return (
             request.session_id,
             request.session_epoch,
-            asked,
+            requested,
             [one for _, _, rows in request.forgotten for one in rows],
         )
 
@@ -125,27 +125,27 @@ async def test_a_request_has_the_ends_of_the_log(scripted: Scripted) -> None:
         5000,
         0,
     )
-    [(_, topic_id, [asked])] = request.topics
+    [(_, topic_id, [requested])] = request.topics
     assert topic_id == TOPIC_ID.bytes
-    assert asked == FetchPartition(0, 3, 3, 2, 0, 1000, bytes(16), 2**63 - 1)
+    assert requested == FetchPartition(0, 3, 3, 2, 0, 1000, bytes(16), 2**63 - 1)
 
 
 async def test_a_session_names_only_changed_partitions(scripted: Scripted) -> None:
     first, second = scripted.partition(0), scripted.partition(1)
     scripted.core.follow(first)
     scripted.core.follow(second)
-    assert scripted.asked() == (0, 0, [(0, 3, 0), (1, 3, 0)], [])
+    assert scripted.requested() == (0, 0, [(0, 3, 0), (1, 3, 0)], [])
     actions = scripted.answer(row(0, data=b"x", high_watermark=5), row(1))
     assert [type(action) for action in actions] == [AppendRecords, AppendRecords]
     scripted.harness.write(first.log, batch(b"x"), epoch=3)
-    assert scripted.asked() == (9, 1, [(0, 3, 1)], [])
+    assert scripted.requested() == (9, 1, [(0, 3, 1)], [])
     scripted.answer()
-    assert scripted.asked() == (9, 2, [], [])
+    assert scripted.requested() == (9, 2, [], [])
     scripted.answer(row(1, high_watermark=7))
-    assert scripted.asked() == (9, 3, [], []), "a high watermark changes nothing in the request"
+    assert scripted.requested() == (9, 3, [], []), "a high watermark changes nothing in the request"
     scripted.answer()
     scripted.core.unfollow(first)
-    assert scripted.asked() == (9, 4, [], [0])
+    assert scripted.requested() == (9, 4, [], [0])
     scripted.answer()
     scripted.harness.write(second.log, batch(b"x"), epoch=3)
     scripted.harness.service.delete_records(second.log, 1)
@@ -161,26 +161,26 @@ async def test_a_session_names_only_changed_partitions(scripted: Scripted) -> No
 async def test_a_lost_session_is_opened_again(scripted: Scripted, code: ErrorCode) -> None:
     for index in range(2):
         scripted.core.follow(scripted.partition(index))
-    scripted.asked()
+    scripted.requested()
     scripted.answer(row(0), row(1))
-    assert scripted.asked() == (9, 1, [], [])
+    assert scripted.requested() == (9, 1, [], [])
     assert scripted.answer(session=0, error=code) == []
-    assert scripted.asked() == (0, 0, [(0, 3, 0), (1, 3, 0)], [])
+    assert scripted.requested() == (0, 0, [(0, 3, 0), (1, 3, 0)], [])
     scripted.answer(row(0), session=10)
     scripted.core.disconnected()
-    assert scripted.asked()[:2] == (0, 0)
+    assert scripted.requested()[:2] == (0, 0)
 
 
 async def test_without_a_session_every_request_is_complete(scripted: Scripted) -> None:
     scripted.core.follow(scripted.partition(0))
     for _ in range(3):
-        assert scripted.asked() == (0, 0, [(0, 3, 0)], [])
+        assert scripted.requested() == (0, 0, [(0, 3, 0)], [])
         assert len(scripted.answer(row(0), session=0)) == 1
 
 
 async def test_a_refused_request_is_an_error(scripted: Scripted) -> None:
     scripted.core.follow(scripted.partition(0))
-    scripted.asked()
+    scripted.requested()
     with pytest.raises(MqError) as caught:
         scripted.answer(session=0, error=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     assert caught.value.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
@@ -202,20 +202,20 @@ async def test_after_an_error_a_partition_pauses_outside_the_session(
 ) -> None:
     scripted.core.follow(scripted.partition(0))
     scripted.core.follow(scripted.partition(1))
-    scripted.asked()
+    scripted.requested()
     pauses = []
     for _ in range(5):
         assert scripted.answer(row(0, error=code)) == []
-        assert scripted.asked()[2:] == ([], [0])
+        assert scripted.requested()[2:] == ([], [0])
         pauses.append(scripted.core.next_ready_at() - scripted.now)
         scripted.now = scripted.core.next_ready_at()
         scripted.answer()
-        assert scripted.asked()[2:] == ([(0, 3, 0)], [])
+        assert scripted.requested()[2:] == ([(0, 3, 0)], [])
     assert pauses == pytest.approx(
         [FIRST_BACKOFF_SECONDS, 2 * FIRST_BACKOFF_SECONDS, 4 * FIRST_BACKOFF_SECONDS, 0.1, 0.1]
     )
     scripted.answer(row(0, high_watermark=1))
-    scripted.asked()
+    scripted.requested()
     scripted.answer(row(0, error=code))
     assert scripted.core.next_ready_at() - scripted.now == pytest.approx(FIRST_BACKOFF_SECONDS), (
         "a fetch succeeded in between"
@@ -225,35 +225,35 @@ async def test_after_an_error_a_partition_pauses_outside_the_session(
 async def test_newer_metadata_ends_the_pause(scripted: Scripted) -> None:
     partition = scripted.partition(0)
     scripted.core.follow(partition)
-    scripted.asked()
+    scripted.requested()
     scripted.answer(row(0, error=ErrorCode.UNKNOWN_LEADER_EPOCH))
     assert scripted.core.next_request(77, scripted.now) is None
     assert not scripted.core.follow(partition), "the same assignment again changes nothing"
     partition.assign(scripted.assignment(0, 4), 1)
     assert scripted.core.follow(partition)
     assert scripted.core.next_ready_at() == -math.inf
-    assert scripted.asked()[2] == [(0, 4, 0)]
+    assert scripted.requested()[2] == [(0, 4, 0)]
 
 
 async def test_responses_for_partitions_followed_before_are_dropped(scripted: Scripted) -> None:
     partition, other = scripted.partition(0), scripted.partition(1)
     scripted.core.follow(partition)
     scripted.core.follow(other)
-    scripted.asked()
+    scripted.requested()
     partition.assign(scripted.assignment(0, 4), 1)
     scripted.core.follow(partition)
     scripted.core.unfollow(other)
     assert (
         scripted.answer(row(0, data=b"old"), row(1, data=b"old"), row(5, data=b"never asked")) == []
     )
-    assert scripted.asked()[2:] == ([(0, 4, 0)], [1])
+    assert scripted.requested()[2:] == ([(0, 4, 0)], [1])
 
 
 async def test_offsets_that_the_leader_has_deleted_reset_the_log(scripted: Scripted) -> None:
     partition = scripted.partition(0)
     scripted.harness.write(partition.log, batch(b"a"), epoch=2)
     scripted.core.follow(partition)
-    scripted.asked()
+    scripted.requested()
     [action] = scripted.answer(
         row(0, error=ErrorCode.OFFSET_OUT_OF_RANGE, high_watermark=20, start=10)
     )
@@ -269,7 +269,7 @@ async def test_offsets_that_the_leader_has_deleted_reset_the_log(scripted: Scrip
     service.after_sync(plan)
     scripted.now = scripted.core.next_ready_at()
     assert scripted.core.unsynced() == []
-    assert scripted.asked()[2] == [(0, 3, 10)]
+    assert scripted.requested()[2] == [(0, 3, 10)]
     assert scripted.answer(row(0, error=ErrorCode.OFFSET_OUT_OF_RANGE, start=-1)) == [], (
         "the response has no log start"
     )
@@ -292,22 +292,22 @@ async def test_a_divergence_is_truncated_at_the_smaller_end_offset(
         ((1, 2), 2),
         ((0, 0), 0),
     ]:
-        scripted.asked()
+        scripted.requested()
         [action] = scripted.answer(row(0, diverging=diverging))
         assert isinstance(action, Truncate) and action.offset == offset, diverging
-        assert scripted.asked()[2], "named again, though nothing changed"
+        assert scripted.requested()[2], "named again, though nothing changed"
         scripted.answer()
 
 
 async def test_an_unusable_response_is_requested_again(scripted: Scripted) -> None:
     partition = scripted.partition(0)
     scripted.core.follow(partition)
-    scripted.asked()
+    scripted.requested()
     [action] = scripted.answer(row(0, data=b"damaged"))
     assert isinstance(action, AppendRecords)
     scripted.core.postpone(action.state, scripted.now)
     scripted.now = scripted.core.next_ready_at()
-    assert scripted.asked()[2] == [(0, 3, 0)], (
+    assert scripted.requested()[2] == [(0, 3, 0)], (
         "the offset is unchanged, and a session would leave it out"
     )
 
@@ -317,7 +317,7 @@ async def test_the_next_records_are_fetched_after_the_required_sync(
 ) -> None:
     partition = scripted.partition(0, config=LogConfig(flush_before_ack=True))
     scripted.core.follow(partition)
-    assert scripted.asked()[2] == [(0, 3, 0)]
+    assert scripted.requested()[2] == [(0, 3, 0)]
     scripted.answer(row(0, data=b"x"))
     scripted.harness.write(partition.log, batch(b"a"), epoch=3)
     assert scripted.core.unsynced() == [partition]
@@ -325,7 +325,7 @@ async def test_the_next_records_are_fetched_after_the_required_sync(
     partition.log.on_synced(1)
     scripted.now = scripted.core.next_ready_at()
     assert scripted.core.unsynced() == []
-    assert scripted.asked()[2] == [(0, 3, 1)]
+    assert scripted.requested()[2] == [(0, 3, 1)]
 
 
 async def test_a_throttled_replica_that_lags_waits(scripted: Scripted) -> None:
@@ -334,15 +334,15 @@ async def test_a_throttled_replica_that_lags_waits(scripted: Scripted) -> None:
     scripted.throttle.set_partitions("orders", frozenset({0}))
     scripted.core.follow(partition)
     scripted.core.follow(other)
-    assert scripted.asked()[2] == [(0, 3, 0), (1, 3, 0)]
+    assert scripted.requested()[2] == [(0, 3, 0), (1, 3, 0)]
     [action] = scripted.answer(row(0, data=b"x", high_watermark=9))
     scripted.throttle.record(1000, scripted.now)
-    assert scripted.asked()[2:] == ([], [0])
+    assert scripted.requested()[2:] == ([], [0])
     assert scripted.core.next_ready_at() == scripted.now + THROTTLED_SECONDS
     action.state.is_behind = False
     scripted.now += THROTTLED_SECONDS
     scripted.answer()
-    assert scripted.asked()[2] == [(0, 3, 0)], "a replica in the ISR is not throttled"
+    assert scripted.requested()[2] == [(0, 3, 0)], "a replica in the ISR is not throttled"
     scripted.throttle.set_partitions("orders", EVERY_PARTITION)
 
 
@@ -351,9 +351,9 @@ async def test_the_cost_of_a_request_depends_on_its_rows(
 ) -> None:
     for index in range(20):
         scripted.core.follow(scripted.partition(index))
-    scripted.asked()
+    scripted.requested()
     scripted.answer(*(row(index) for index in range(20)))
-    scripted.asked()
+    scripted.requested()
     scripted.answer(row(7))
     looked: list[int] = []
 

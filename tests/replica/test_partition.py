@@ -133,13 +133,13 @@ def test_a_replica_that_does_not_lead_accepts_nothing(acks: int) -> None:
         (TWO, 6, ErrorCode.UNKNOWN_LEADER_EPOCH),
     ],
 )
-def test_leader_epochs_fence(leader: NodeId, asked: int, code: ErrorCode | None) -> None:
+def test_leader_epochs_fence(leader: NodeId, requested: int, code: ErrorCode | None) -> None:
     partition = a_partition(leader=leader, epoch=5)
     if code is None:
-        partition.check_leader_epoch(asked)
+        partition.check_leader_epoch(requested)
         return
     with pytest.raises(MqError) as refused:
-        partition.check_leader_epoch(asked)
+        partition.check_leader_epoch(requested)
     assert refused.value.code is code
 
 

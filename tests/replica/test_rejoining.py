@@ -94,7 +94,7 @@ def test_a_start_survives_a_lost_registration_before_the_report_of_losses(
             controller = cluster.daemon(1).raft.status().leader_id
             victim = next(one for one in cluster.nodes if one != controller)
             node = cluster.nodes[victim]
-            told: list[str] = []
+            reported: list[str] = []
             node.kill()
             log = next(path for path in cluster.disk(victim).files("t-0") if path.suffix == ".log")
             cluster.disk(victim).corrupt(log, 70)
@@ -103,18 +103,18 @@ def test_a_start_survives_a_lost_registration_before_the_report_of_losses(
             async def report_offline(
                 service: ReplicaReports, partitions: Collection[tuple[UUID, int]]
             ) -> None:
-                if not told:
-                    told.append("first")
+                if not reported:
+                    reported.append("first")
                     if how != "it is forgotten":
                         raise MqError(ErrorCode.BROKER_ID_NOT_REGISTERED)
                     await cluster.daemon(controller).controller.submit(Unregister(NodeId(victim)))
                 assert not cluster.daemon(controller).machine.image.is_alive(NodeId(victim))
                 await tell(service, partitions)
-                told.append("heard")
+                reported.append("heard")
 
             monkeypatch.setattr(ReplicaReports, "report_offline", report_offline)
             await node.start()
-            assert told == ["first", "heard"]
+            assert reported == ["first", "heard"]
             with trio.fail_after(60):
                 while (  # noqa: ASYNC110
                     set(cluster.daemon(controller).machine.image.topics["t"].partitions[0].isr)

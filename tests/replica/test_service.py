@@ -20,8 +20,8 @@ async def test_a_deletion_during_an_iteration_loses_no_partition(
     replicas: Replicas, monkeypatch: pytest.MonkeyPatch, again: bool
 ) -> None:
     monkeypatch.setattr(service, "_CHECKED_AT_ONCE", 2)
-    told: list[tuple[UUID, int]] = []
-    replicas.ports.on_offline = lambda *partition: told.append(partition)
+    reported: list[tuple[UUID, int]] = []
+    replicas.ports.on_offline = lambda *partition: reported.append(partition)
     replicas.held("first")
     replicas.held("then")
     async with trio.open_nursery() as nursery:
@@ -30,7 +30,7 @@ async def test_a_deletion_during_an_iteration_loses_no_partition(
         replicas.replica.assignments.delete("then")
         if again:
             replicas.held("then", topic_id=OTHER_ID)
-    assert told == []
+    assert reported == []
 
 
 async def test_checkpoints_are_written_periodically(

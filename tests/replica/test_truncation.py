@@ -43,7 +43,7 @@ def lost_after_a_restart(path: Path, becoming_follower: Rule) -> None:
     a.append(b"m2")
     b.fetch(a)
     answered = a.partition.high_watermark
-    a.row(b.asked(), 2)  # b fetches again: m2 is committed, and the response is lost
+    a.row(b.requested(), 2)  # b fetches again: m2 is committed, and the response is lost
     assert a.partition.high_watermark == 2 > answered and b.partition.high_watermark == 1
     b.note_high_watermark()
     b.kill()
@@ -221,12 +221,12 @@ class Failovers(RuleBasedStateMachine):
                 if offset < high_watermark:
                     assert self.committed.setdefault(offset, value or b"") == value
 
-    @rule(node=st.integers(0, 2), told=st.sets(st.integers(0, 2)))
-    def elect(self, node: int, told: set[int]) -> None:
+    @rule(node=st.integers(0, 2), reported=st.sets(st.integers(0, 2)))
+    def elect(self, node: int, reported: set[int]) -> None:
         """A new leader; only some of the other replicas receive it before the next one."""
         self.epoch += 1
         self.leader = self.replicas[node]
-        for index in sorted(told | {node}):
+        for index in sorted(reported | {node}):
             receive_leader([self.replicas[index]], node + 1, self.epoch, (1, 2, 3))
 
     @rule(node=st.integers(0, 2), noted=st.booleans())

@@ -264,7 +264,7 @@ async def test_a_session_ends_with_the_registration_of_its_node(tmp_path: Path) 
         ]
 
 
-async def test_a_follower_that_stopped_fetching_does_not_rejoin_the_isr(
+async def test_a_follower_that_stopped_fetching_does_not_join_the_isr(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as node:
@@ -318,7 +318,7 @@ async def produce_quietly(node: Rig, value: bytes) -> None:
     await producer.request("produce", 9, node.produce_body("t", batch(value), acks=1))
 
 
-async def test_an_unknown_replica_retries(tmp_path: Path) -> None:
+async def test_an_unknown_replica_gets_a_retriable_error(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("t", replicas=(ME, THIRD), isr=(ME,))
         follower = await Follower.connect(node)

@@ -398,7 +398,7 @@ async def test_a_turn_may_exceed_the_arena(tmp_path: Path, mock_clock: MockClock
 # -- slow readers
 
 
-async def test_a_slow_reader_gets_everything_without_priority(
+async def test_a_slow_reader_gets_every_response_but_none_in_advance(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path, message_max_bytes=str(2 * MIB)) as node:

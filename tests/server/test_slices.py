@@ -146,8 +146,8 @@ async def rows(
 async def test_a_resource_named_twice_has_one_row(tmp_path: Path) -> None:
     """DeleteRecords like Apache Kafka 4.3.
 
-    Kafka's DescribeProducers responds to each repetition; DescribeConfigs does, too, and mqd's up
-    to ten times.
+    Kafka's DescribeProducers responds to each repetition. Its DescribeConfigs does, too; here a
+    resource has at most ten rows.
     """
     async with rig(tmp_path) as node:
         node.create("t", partitions=2)

@@ -339,7 +339,7 @@ async def test_a_session_of_many_unknown_partitions_ends_with_the_response(
         assert (response.session_id != 0, len(node.replica.sessions)) == (lives, lives)
 
 
-async def test_partitions_that_become_unknown_leave_their_session(tmp_path: Path) -> None:
+async def test_a_session_whose_partitions_become_unknown_is_closed(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         await create_many(node)
         client = await node.connect()
