@@ -1,5 +1,5 @@
-"""End to end: stock clients and bare sockets against a real broker process, ours or
-(`--broker host:port`) anyone's.
+"""End to end: stock clients and bare sockets against a real broker process, mqd's or (`--broker
+host:port`) any other.
 """
 
 import warnings

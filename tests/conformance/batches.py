@@ -1,4 +1,4 @@
-"""Record batches written by hand, so that a test can get any field of one wrong.
+"""Record batches written by hand, so that a test can set any field to a wrong value.
 
 Layout of magic 2: https://kafka.apache.org/documentation/#recordbatch. This is deliberately not
 mqd's builder.
@@ -72,7 +72,7 @@ def records(*values: bytes | None, timestamps_ms: Sequence[int] | None = None) -
 
 
 def compress(codec: int, data: bytes) -> bytes:
-    """As a Kafka client does: gzip, snappy in xerial's framing, lz4 frame, zstd."""
+    """As Kafka clients compress: gzip, snappy in xerial's framing, lz4 frame, zstd."""
     match codec:
         case 0:
             return data
@@ -82,8 +82,8 @@ def compress(codec: int, data: bytes) -> bytes:
             block = bytes(cramjam.snappy.compress_raw(data))
             return b"\x82SNAPPY\0" + struct.pack(">iii", 1, 1, len(block)) + block
         case 3:
-            # Frame: 64 KiB independent blocks (Kafka takes no linked ones), the header checksum of
-            # exactly these flags.
+            # Frame: 64 KiB independent blocks (Kafka accepts no linked ones), the header checksum
+            # of exactly these flags.
             blocks = [
                 bytes(cramjam.lz4.compress_block(data[i : i + 65536], store_size=False))
                 for i in range(0, len(data), 65536)
@@ -158,7 +158,7 @@ def batch(
 
 @dataclass(frozen=True)
 class StoredBatch:
-    """What a fetch returned: the header's fields, and the values if the batch is uncompressed."""
+    """A fetched batch: the header's fields, and the values if the batch is uncompressed."""
 
     base_offset: int
     leader_epoch: int
@@ -174,8 +174,8 @@ class StoredBatch:
 
 
 def parse(data: bytes | None) -> list[StoredBatch]:
-    """Whole batches in `data` (a cut-off last one is left out, as the protocol allows);
-    asserts size, magic and CRC of each.
+    """Whole batches in `data` (an incomplete last one is skipped, as the protocol allows); asserts
+    size, magic and CRC of each.
     """
     stored = []
     position = 0

@@ -1,4 +1,4 @@
-"""Members of a classic group on the wire, who do as a test tells them."""
+"""Classic group members, controlled by the test."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .wire import Ticket, Wire
 NONE = 0
 RANGE = (("range", b"r"),)
 OFFSETS_PARTITIONS = 50
-"""Of `__consumer_offsets`, by default."""
+"""The number of partitions of `__consumer_offsets`, by default."""
 
 
 class Members:
-    """Connections to a group's coordinator: each member has its own, since a JoinGroup that
-    waits holds up what is behind it.
+    """Connections to a group's coordinator: each member has its own, since a waiting JoinGroup
+    delays later requests of its connection.
     """
 
     def __init__(self, group: str, address: tuple[str, int], stack: ExitStack) -> None:
@@ -28,7 +28,7 @@ class Members:
         self.admin = self.connect()
 
     def neighbour(self, stem: str) -> str:
-        """The name of another group that has the same coordinator, however many nodes there are."""
+        """The name of another group that has the same coordinator, for any number of nodes."""
         names = (f"{stem} {number}" for number in count())
         return next(
             name

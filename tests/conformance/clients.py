@@ -1,5 +1,5 @@
-"""Stock clients behind one small face, so that one test asks all of them: produce these, consume
-those.
+"""Stock clients behind one small interface, so that one test covers all of them: produce these,
+consume those.
 
 Every call opens a client, uses it and closes it. Errors rise as the client's own exceptions.
 """
@@ -23,7 +23,7 @@ import kafka
 TIMEOUT_S = 20.0
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 FETCH_WAIT_MS = 50
-"""How long a client lets the broker park a fetch: closing a client waits for that."""
+"""How long a client lets the broker park a fetch: closing a client waits for its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +258,7 @@ class KafkaPython(Client):
 
 
 class Aiokafka(Client):
-    """aiokafka: the one that speaks old versions only."""
+    """aiokafka: the client that uses only old versions."""
 
     name = "aiokafka"
 
@@ -336,8 +336,8 @@ CLIENTS: tuple[Client, ...] = (Confluent(), KafkaPython(), Aiokafka())
 
 
 def kcat(address: str, *arguments: str, stdin: bytes | None = None) -> bytes:
-    """Run kcat against the broker; returns its standard output, raises CalledProcessError
-    with its standard error.
+    """Run kcat with the broker; returns its standard output, raises CalledProcessError with its
+    standard error.
     """
     done = subprocess.run(
         ["kcat", "-b", address, *arguments],

@@ -1,11 +1,11 @@
-"""The broker under test: a fresh `mqd start` for the session, or with `--broker host:port` one that
-runs already.
+"""The broker under test: a fresh `mqd start` for the session, or with `--broker host:port` a
+running one.
 
-`--nodes 3` asks the same of a cluster: three `mqd start`, or with `--kind kafka` three nodes of
-Apache Kafka, which are ours to kill as well. `mqd_only` marks what other brokers need not do (each
-test says why); it is skipped against any other broker. The tests in `test_cluster_*.py` always have
-a cluster of three of that kind, whole at the beginning of each; what a test broke is mended after
-it.
+`--nodes 3` runs the same tests on a cluster: three `mqd start`, or with `--kind kafka` three nodes
+of Apache Kafka, which the tests may kill as well. `mqd_only` marks tests of behaviour that other
+brokers need not have (each test gives the reason); they are skipped with any other broker. The
+tests in `test_cluster_*.py` always have a cluster of three nodes of that kind. All nodes run at the
+beginning of each test, and failed nodes are restored after it.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ GROUP_OPTIONS = (
     "group.consumer.heartbeat.interval.ms=300",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms=200",
 )
-"""So that tests need not wait for members that died and transactions that were left behind.
+"""So that tests need not wait for dead members and abandoned transactions.
 
-A foreign broker is to be started with them.
+A foreign broker must be started with them.
 """
 SESSION_MS = 3000
 HEAL_S = 60.0
@@ -50,8 +50,8 @@ CLUSTER_TIMEOUT_S = 240
 """Restarts of a JVM are slow."""
 
 LEFT_BEHIND = "ignore:unclosed <socket:ResourceWarning"
-"""kafka-python and aiokafka leave a socket to the garbage collector when a node goes away
-while they connect; any test may meet it.
+"""kafka-python and aiokafka leave a socket to the garbage collector when a node ends while they
+connect; this may occur in any test.
 """
 
 _session = secrets.token_hex(3)
@@ -105,7 +105,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @dataclass(frozen=True)
 class Broker:
-    """Where the broker under test listens, and its process if it is an mqd of ours."""
+    """Where the broker under test listens, and its process if the test session started it."""
 
     host: str
     port: int
@@ -121,7 +121,7 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """What clients are given."""
+        """The bootstrap servers for clients."""
         return self.bootstrap or f"{self.host}:{self.port}"
 
 
@@ -193,8 +193,8 @@ def wire(broker: Broker) -> Iterator[Wire]:
 
 
 def known_everywhere(broker: Broker, topic: str, partitions: int) -> None:
-    """Wait until every node knows the topic's leaders: a client asks whichever it likes,
-    and metadata arrives there in its own time.
+    """Wait until every node has the topic's leaders: a client may send Metadata to any node, and
+    nodes apply metadata at different times.
     """
     for address in broker.addresses:
         with Wire(*address) as wire:
@@ -229,7 +229,7 @@ def three_nodes(
 
 @pytest.fixture
 def cluster(three_nodes: Ensemble) -> Iterator[Ensemble]:
-    """Three living nodes."""
+    """Three running nodes."""
     yield three_nodes
     for node in three_nodes.nodes.values():
         if node.paused:
@@ -262,7 +262,7 @@ def connect(cluster: Ensemble) -> Iterator[Callable[[int], Wire]]:
 
 @pytest.fixture
 def members(wire: Wire, new_name: Callable[[], str]) -> Iterator[Members]:
-    """Of a new group, at its coordinator."""
+    """Members of a new group, at its coordinator."""
     group = new_name()
     with ExitStack() as stack:
         found = Members(group, found_coordinator(wire, group, 0), stack)

@@ -1,12 +1,12 @@
-"""A member of a consumer group in a process of its own, so that it can be killed in earnest.
-`members.py` starts it and listens to it.
+"""A member of a consumer group in a separate process, so that a test can kill it. `members.py`
+starts it and reads its output.
 
-It consumes, commits what it has consumed, and only then says so. A line of JSON each on standard
-output: ["assigned", partitions now], ["revoked", partitions], ["done", [[partition, first offset,
-last offset], ...]], ["maybe", likewise] for what was lost with its partition before anybody said
-whether the commit counts, ["held"], ["helped", with what] where the client would have gone wrong
-without a hand of ours, ["failed", why]. `hold` on standard input stops its consumption, its end has
-the member leave.
+It consumes, commits the consumed offsets, and only then reports them. Reports are lines of JSON on
+standard output: ["assigned", partitions now], ["revoked", partitions], ["done", [[partition, first
+offset, last offset], ...]], ["maybe", likewise] for records of a lost partition whose commit has no
+known result, ["held"], ["helped", with what] where the test corrected a bug of the client,
+["failed", why]. `hold` on standard input stops its consumption; the end of standard input makes the
+member leave.
 
 Each client is imported where it is used: a member starts in half the time without the others.
 """
@@ -26,23 +26,23 @@ POLL_S = 0.05
 KAFKA_PYTHON_POLL_S = 2.0
 """Longer than any rebalance: a poll of kafka-python must not end within one.
 
-When the leader of a group sees that the topic has grown, and its poll ends between the answers to
-JoinGroup and to SyncGroup, no later poll asks what came of it: the member owns nothing, sends no
-heartbeats, and does not know (3.0.12).
+The leader of a group may see that the topic has grown, while its poll ends between the responses to
+JoinGroup and to SyncGroup. Then no later poll checks the result: the member owns nothing, sends no
+heartbeats, and does not detect it (3.0.12).
 """
 COMMIT_S = 0.1
-"""From the first record that is pending to the commit: enough members for a test leave the
-broker time for other things.
+"""From the first pending record to the commit: with enough members for a test, the broker still has
+time for other requests.
 """
 METADATA_MS = 1000
 REFUSED = (14, 16)
-"""COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR: what a coordinator says of a group's
-offsets that has not loaded them, or is none.
+"""COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR: the errors for a group's offsets of a node that
+has not loaded them, or is not the coordinator.
 """
 
 
 class Task:
-    """What to do, and what to say."""
+    """The state of a member, and its reports."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -53,24 +53,24 @@ class Task:
         """Partition -> first and last offset that were consumed and are not committed yet."""
         self._pending_since = 0.0
         self.tried = False
-        """Whether somebody was asked to commit that."""
+        """Whether a commit of them was requested."""
         self._carried: dict[int, tuple[list[int], bool]] = {}
-        """What was pending of partitions that may come back, and whether somebody was asked
-        to commit it.
+        """The pending offsets of partitions that may return, and whether their commit was
+        requested.
         """
 
     def say(self, *words: Any) -> None:
         print(json.dumps(words), flush=True)
 
     def listen(self) -> None:
-        """Standard input, until it ends."""
+        """Read standard input until it ends."""
         for line in sys.stdin:
             if line.strip() == "hold":
                 self.held.set()
         self.stopped.set()
 
     def assigned(self, partitions: Any) -> None:
-        """These, too."""
+        """These partitions were added."""
         self.owned |= {row.partition for row in partitions}
         for partition, (ends, tried) in sorted(self._carried.items()):
             if partition in self.owned:
@@ -81,11 +81,11 @@ class Task:
         self.say("assigned", sorted(self.owned))
 
     def revoked(self, partitions: Any, *, keeps_positions: bool = False) -> None:
-        """These no longer; what is not committed of them is somebody else's, unless the commit
-        counts.
+        """These partitions were revoked; their uncommitted records belong to another member, unless
+        the commit counts.
 
-        `keeps_positions`: the client goes on where it was if it is given a partition again, instead
-        of where the group is.
+        `keeps_positions`: when it gets a partition again, the client continues at its own position
+        instead of the committed offset.
         """
         gone = {row.partition for row in partitions}
         self.owned -= gone
@@ -106,13 +106,13 @@ class Task:
         self.pending.setdefault(partition, [offset, offset])[1] = offset
 
     def is_due(self) -> bool:
-        """Whether it is time to commit what is pending."""
+        """Whether it is time to commit the pending records."""
         return bool(self.pending) and (
             self.held.is_set() or time.monotonic() >= self._pending_since + COMMIT_S
         )
 
     def committed(self) -> None:
-        """All that is pending."""
+        """All pending records are committed."""
         self.say("done", [[partition, *ends] for partition, ends in sorted(self.pending.items())])
         self.pending.clear()
         self.tried = False
@@ -158,8 +158,8 @@ def confluent(task: Task) -> None:
     )
 
     def ask_again() -> None:
-        """Where librdkafka 2.16 was refused offsets after a rebalance, it asks nobody else,
-        and never reads (its issue 5586): have it.
+        """Where librdkafka 2.16 gets an error for offsets after a rebalance, it sends no further
+        request, and never reads (its issue 5586): make it retry.
         """
         rows = consumer.position(
             [
@@ -203,7 +203,7 @@ def confluent(task: Task) -> None:
             try:
                 done = consumer.commit(offsets=rows, asynchronous=False)
             except confluent_kafka.KafkaException:
-                # whatever was revoked is not pending after that; the rest is tried again
+                # revoked records are not pending after that; the rest is retried
                 poll(POLL_S)
                 if not task.pending:
                     task.tried = False
@@ -217,7 +217,7 @@ def confluent(task: Task) -> None:
 
 
 class Listener:
-    """What both Python clients call a rebalance listener, but for its base class."""
+    """A rebalance listener for both Python clients, without its base class."""
 
     keeps_positions = False
 
@@ -257,8 +257,8 @@ def kafka_python(task: Task) -> None:
     consumer.subscribe([options.topic], listener=KafkaPythonListener(task))
 
     def poll(**how: Any) -> Any:
-        """A poll in which it asks a node for metadata that has just gone raises that, and
-        the next one asks another.
+        """A poll that requests metadata from a node that has just ended raises that error; the next
+        poll uses another node.
         """
         try:
             return consumer.poll(int(KAFKA_PYTHON_POLL_S * 1000), **how)
@@ -325,8 +325,8 @@ async def aiokafka_loop(task: Task) -> None:
     send = coordinator._send_req
 
     async def send_and_look(request: Any) -> Any:
-        """aiokafka 0.14 does not look at the error of a whole group in an answer to OffsetFetch: it
-        takes the group for one without offsets, and begins at the beginning.
+        """aiokafka 0.14 ignores the error of a whole group in an OffsetFetch response: it assumes
+        that the group has no offsets, and starts at the beginning.
         """
         answer = await send(request)
         if (

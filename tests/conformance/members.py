@@ -1,5 +1,5 @@
-"""Members of consumer groups as tests hold them: processes that join, leave and are killed,
-what they own and what they have done.
+"""Members of consumer groups for tests: processes that join, leave and are killed, their partitions
+and what they have consumed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from .wire import until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 KINDS = ("eager", "cooperative", "consumer", "kafka-python", "aiokafka")
-"""confluent-kafka in three ways: the classic protocol with `range`, with
-`cooperative-sticky`, and KIP-848's; then the other two.
+"""confluent-kafka in three ways: the classic protocol with `range`, with `cooperative-sticky`, and
+KIP-848's; then the other two.
 """
 SESSION_MS = 3000
 SETTLE_S = 45.0
@@ -43,17 +43,17 @@ class Member:
         self.kind = kind
         self.owned: set[int] = set()
         self.assignments: list[set[int]] = []
-        """What it owned after each change that gave it something."""
+        """Its partitions after each change that added some."""
         self.revoked: list[set[int]] = []
         self.done: Counter[tuple[int, int]] = Counter()
         """(partition, offset) -> how often it was consumed and committed."""
         self.maybe: set[tuple[int, int]] = set()
         self.failures: list[str] = []
         self.helped: list[str] = []
-        """Where its client would have gone wrong by itself."""
+        """Corrections of bugs of its client."""
         self.held = False
         self._ends = False
-        """Somebody wants it to."""
+        """The test has requested its end."""
         self._lock = threading.Lock()
         command = [
             sys.executable,
@@ -119,7 +119,7 @@ class Member:
         self.failures.append(why)
 
     def told(self) -> tuple[Counter[tuple[int, int]], set[tuple[int, int]]]:
-        """`done` and `maybe`, while more may come."""
+        """`done` and `maybe`, while more may follow."""
         with self._lock:
             return self.done.copy(), self.maybe.copy()
 
@@ -128,30 +128,30 @@ class Member:
         return self._process.poll() is None
 
     def hold(self) -> None:
-        """Have it consume nothing more, and wait until it has committed what it had."""
+        """Stop its consumption, and wait until it has committed what it had."""
         assert self._process.stdin is not None
         self._process.stdin.write("hold\n")
         self._process.stdin.flush()
         until(lambda: self.held, "the member holds")
 
     def kill(self) -> None:
-        """SIGKILL: the group hears of it when its session is over."""
+        """SIGKILL: the group removes it at the end of its session."""
         self._ends = True
         self._process.kill()
         self._end()
 
     def leave(self) -> None:
-        """Leave the group in peace."""
+        """Leave the group cleanly."""
         leave_together([self])
 
     def begin_to_leave(self) -> None:
-        """Tell it to, and do not wait."""
+        """Request it without waiting."""
         assert self._process.stdin is not None
         self._ends = True
         self._process.stdin.close()
 
     def wait_left(self) -> None:
-        """Until its process has ended."""
+        """Wait until its process has ended."""
         self._process.wait(SETTLE_S)
         self._end()
 
@@ -165,7 +165,7 @@ class Member:
 
 
 def leave_together(members: Iterable[Member]) -> None:
-    """All of them leave their groups in peace, none waits for another."""
+    """All of them leave their groups cleanly and concurrently."""
     leaving = list(members)
     for member in leaving:
         member.begin_to_leave()
@@ -180,7 +180,7 @@ def _each(rows: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
 
 
 class Group:
-    """The members of one group, those that have gone included."""
+    """The members of one group, including the ended ones."""
 
     def __init__(
         self, kind: str, address: str, group: str, topic: str, *, session_ms: int = SESSION_MS
@@ -193,14 +193,12 @@ class Group:
         )
 
     def join(self, instance: str | None = None) -> Member:
-        """One more; does not wait until it owns something."""
+        """Add a member; does not wait for its assignment."""
         self.members.append(self._start(instance))
         return self.members[-1]
 
     def owns(self, partitions: int, *members: Member) -> bool:
-        """Whether exactly these members own all partitions between them, each some and none
-        twice.
-        """
+        """Whether exactly these members own all partitions, each at least one, and none twice."""
         owned = [member.owned for member in members]
         everything = sorted(partition for rows in owned for partition in rows)
         return (
@@ -210,7 +208,7 @@ class Group:
         )
 
     def wait_owned(self, partitions: int, *members: Member, seconds: float = SETTLE_S) -> None:
-        """Until that is so."""
+        """Wait for that state."""
 
         def settled() -> bool:
             assert not self.failures(), self.failures()
@@ -233,13 +231,11 @@ class Group:
         return sum((member.told()[0] for member in self.members), Counter[tuple[int, int]]())
 
     def changes(self) -> list[tuple[int, int]]:
-        """Of each member: how often it was given partitions, and how often some were taken
-        from it.
-        """
+        """For each member: how often partitions were added, and how often some were revoked."""
         return [(len(member.assignments), len(member.revoked)) for member in self.members]
 
     def wait_consumed(self, produced: Iterable[tuple[int, int]]) -> None:
-        """Until everything was consumed, and assert that nothing was consumed twice."""
+        """Wait until every record is consumed, and assert that none is consumed twice."""
         wanted = set(produced)
 
         def missing() -> set[tuple[int, int]]:
@@ -263,14 +259,14 @@ class Group:
         assert set(self.done()) <= wanted
 
     def end(self) -> None:
-        """Kill whoever still runs."""
+        """Kill all running members."""
         for member in self.members:
             if member.running:
                 member.kill()
 
 
 class Feeder:
-    """Produces to all partitions of a topic in turn until it is told to stop."""
+    """Produces to all partitions of a topic in turn until it is stopped."""
 
     def __init__(self, address: str, topic: str, partitions: int, *, rate: float = 200.0) -> None:
         self.produced: list[tuple[int, int]] = []
@@ -306,7 +302,7 @@ class Feeder:
                 )
             except confluent_kafka.KafkaException as error:
                 if error.args[0].code() != confluent_kafka.KafkaError._UNKNOWN_PARTITION:
-                    raise  # one that is new is known soon
+                    raise  # so that a new partition is known soon
             count += 1
             self._producer.poll(1 / self._rate)
 
@@ -315,23 +311,23 @@ class Feeder:
             self._errors.append(error)
             return
         partition, offset = message.partition(), message.offset()
-        if offset is None:  # it stands behind the one before it, for nobody else produces here
+        if offset is None:  # it follows the previous one, because there is no other producer
             offset = self._last[partition] + 1
             self._guessed += 1
         self._last[partition] = offset
         self.produced.append((partition, offset))
 
     def stop(self) -> None:
-        """Produce nothing more."""
+        """Stop producing."""
         self._stop.set()
         self._thread.join()
 
     def finish(self, *, all_told: bool = True) -> list[tuple[int, int]]:
-        """Stop; (partition, offset) of everything that was produced.
+        """Stop; (partition, offset) of every produced record.
 
-        Without `all_told`, librdkafka need not have heard each offset: of a batch that it has sent
-        again it may only hear that the broker has it (DUPLICATE_SEQUENCE_NUMBER), or that it has
-        the next one.
+        Without `all_told`, librdkafka may miss some offsets: for a batch that it retried, the
+        broker may only report that it has it (DUPLICATE_SEQUENCE_NUMBER), or that it has the next
+        one.
         """
         self.stop()
         assert self._producer.flush(60) == 0
@@ -342,7 +338,7 @@ class Feeder:
 
 
 def steady(look: Callable[[], Any], seconds: float) -> Any:
-    """What `look` says, asserted to stay the same for so long."""
+    """The result of `look`, asserted to stay the same for that long."""
     first, end = look(), time.monotonic() + seconds
     while time.monotonic() < end:
         now = look()

@@ -30,7 +30,7 @@ def gone(wire: Wire, topic: str) -> None:
 
 
 def only(futures: dict[Any, Any]) -> Any:
-    """The result of the only future in confluent's answer."""
+    """The result of the only future in confluent's response."""
     (future,) = futures.values()
     return future.result(TIMEOUT_S)
 
@@ -69,10 +69,10 @@ def test_confluent_topic_lifecycle(
     assert caught.value.args[0].code() == confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
-def test_clients_take_a_message_without_an_error(
+def test_clients_accept_a_message_without_an_error(
     confluent: Any, broker: Broker, wire: Wire, new_name: Callable[[], str]
 ) -> None:
-    """mqd names keys without effect beside the code of a success."""
+    """mqd returns keys without effect together with the code of a success."""
     name, other = new_name(), new_name()
     only(
         confluent.create_topics(
@@ -103,7 +103,7 @@ def test_clients_take_a_message_without_an_error(
 
 
 def test_confluent_lists_all_topics(confluent: Any, topic: str) -> None:
-    """librdkafka puts three bytes too many behind this one request."""
+    """librdkafka adds three bytes too many to this one request."""
     assert topic in confluent.list_topics(timeout=TIMEOUT_S).topics
 
 
@@ -187,9 +187,7 @@ def test_confluent_cluster(confluent: Any, broker: Broker, wire: Wire) -> None:
     assert described.controller.id in {node.id for node in described.nodes}
 
 
-def test_confluent_auto_creates_when_it_produces(
-    broker: Broker, new_name: Callable[[], str]
-) -> None:
+def test_confluent_creates_topics_by_producing(broker: Broker, new_name: Callable[[], str]) -> None:
     name = new_name()
     assert Confluent().produce(broker.address, name, [Message(b"first")]) == [0]
     assert [message.value for message in Confluent().consume(broker.address, name, 1)] == [b"first"]
@@ -277,9 +275,9 @@ def test_kafka_python_producers(kafka_python: Any, wire: Wire, topic: str) -> No
     assert str(producer.id) in described
 
 
-def test_kafka_python_takes_the_broker_for_kafka_4_3(kafka_python: Any) -> None:
-    """It infers a release from the newest versions that are advertised; what it infers
-    decides what it dares to use.
+def test_kafka_python_detects_the_broker_as_kafka_4_3(kafka_python: Any) -> None:
+    """It infers a release from the newest advertised versions; the inferred release decides which
+    features it uses.
     """
     assert kafka_python.api_versions()
     version = kafka_python.get_broker_version_data(

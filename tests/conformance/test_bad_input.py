@@ -1,8 +1,8 @@
-"""Peers that lie, stall, flood and vanish: each costs at most its own connection and bounded
-memory.
+"""Peers that send false data, stall, flood and disconnect: each affects at most its own connection
+and bounded memory.
 
-Marked `mqd_only` where Apache Kafka does worse (memory by declared length, no answer at all) or
-tolerates what we close.
+Marked `mqd_only` where Apache Kafka behaves worse (memory by declared length, no response at all)
+or accepts what mqd closes.
 """
 
 from __future__ import annotations
@@ -34,15 +34,17 @@ from .wire import (
 
 MIB = 1024 * 1024
 GROWTH_BYTES_MAX = 48 * MIB
-"""What the whole process may grow by in one of these tests: arenas and allocator slack, not
-what a peer declares.
+"""How much the whole process may grow in one of these tests: arenas and allocator slack, not the
+declared lengths.
 """
 CORRUPT_MESSAGE, INVALID_RECORD = 2, 87
 
 
 @pytest.fixture(autouse=True)
 def bounded_and_alive(broker: Broker) -> Iterator[None]:
-    """After each test the broker answers a new client; ours has not grown, nor kept descriptors."""
+    """After each test the broker responds to a new client; mqd has not grown, nor kept
+    descriptors.
+    """
     node = broker.node
     before = (node.resident_bytes(), node.descriptor_count()) if node else (0, 0)
     yield
@@ -64,8 +66,8 @@ def test_timestamps_at_the_ends_of_int64(wire: Wire, topic: str) -> None:
     assert produce(wire, topic, batch(b"good")).error_code == 0
 
 
-def test_bytes_that_are_no_codec_stream(wire: Wire, new_name: Callable[[], str]) -> None:
-    """A compacted topic's keys must be looked at, so the stream must be read."""
+def test_invalid_codec_streams(wire: Wire, new_name: Callable[[], str]) -> None:
+    """The keys of a compacted topic must be inspected, so the stream must be read."""
     topic = create_topic(wire, new_name(), configs={"cleanup.policy": "compact"})
     for codec in range(1, 5):
         for payload in (b"not compressed at all", compress(codec, b"x" * 1000)[:-7], b""):
@@ -82,7 +84,7 @@ def test_bytes_that_are_no_codec_stream(wire: Wire, new_name: Callable[[], str])
     while (
         row := produce(wire, topic, Batch(records=[record(b"v", key=b"k")]).encode())
     ).error_code == 56:
-        # so much was looked at within one millisecond that this one is to be tried again
+        # too many records were inspected within one millisecond: a retriable error
         assert time.monotonic() < deadline
     assert row.base_offset == 0
 
@@ -91,7 +93,7 @@ def test_bytes_that_are_no_codec_stream(wire: Wire, new_name: Callable[[], str])
 def test_bombs(wire: Wire, topic: str, new_name: Callable[[], str]) -> None:
     """A gigabyte in a megabyte.
 
-    Kafka unpacks it all; we stop at a cap, and where we need not unpack, we do not.
+    Kafka decompresses all of it; mqd stops at a limit, and does not decompress where it need not.
     """
     compacted = create_topic(wire, new_name(), configs={"cleanup.policy": "compact"})
     head = record(b"v", key=b"k")
@@ -109,7 +111,7 @@ def test_bombs(wire: Wire, topic: str, new_name: Callable[[], str]) -> None:
 
 @pytest.mark.mqd_only
 def test_null_records_get_a_response(wire: Wire, topic: str) -> None:
-    """Kafka leaves the client waiting for ever."""
+    """Kafka lets the client wait forever."""
     assert produce(wire, topic, None).error_code == INVALID_RECORD
     assert produce(wire, topic, batch(b"a")).base_offset == 0
 
@@ -141,7 +143,7 @@ TOLERATED_BY_KAFKA = {
 def test_malformed_requests_close_the_connection(wire: Wire, frame: bytes) -> None:
     """Kafka is lenient with these.
 
-    A peer that writes them is out of step, and so is everything after.
+    A peer that writes them is out of step, and so is all later data.
     """
     wire.send_frame(frame)
     assert wire.closed()
@@ -166,7 +168,7 @@ def test_a_frame_split_at_every_byte(broker: Broker) -> None:
 
 
 def test_many_empty_arrays(wire: Wire) -> None:
-    """A thousand topics without partitions: answered or closed, and soon."""
+    """A thousand topics without partitions: a response or a close, and soon."""
     rows = [{"name": f"t{i}", "partition_data": []} for i in range(1000)]
     try:
         wire.ask("Produce", 9, transactional_id=None, acks=1, timeout_ms=1000, topic_data=rows)
@@ -176,7 +178,9 @@ def test_many_empty_arrays(wire: Wire) -> None:
 
 @pytest.mark.mqd_only
 def test_a_declared_length_reserves_nothing(broker: Broker) -> None:
-    """Kafka takes 100 MB from its heap for each of these before a byte of the body has come."""
+    """Kafka reserves 100 MB of its heap for each of these before the first byte of the body
+    arrives.
+    """
     assert broker.node is not None
     before = broker.node.resident_bytes()
     connections = [Wire(broker.host, broker.port) for _ in range(20)]
@@ -193,7 +197,7 @@ def test_a_declared_length_reserves_nothing(broker: Broker) -> None:
 
 @pytest.mark.mqd_only
 @pytest.mark.timeout(120)
-def test_frames_that_never_end_are_given_up(broker: Broker) -> None:
+def test_endless_frames_close_the_connection(broker: Broker) -> None:
     """Silence in the middle of a frame, and one byte a second: both end after
     limits.FRAME_RECEIVE_TIMEOUT_MS. Kafka waits.
     """
@@ -224,7 +228,7 @@ def test_frames_that_never_end_are_given_up(broker: Broker) -> None:
 # -- floods
 
 
-def test_ten_thousand_requests_before_the_first_answer_is_read(broker: Broker) -> None:
+def test_ten_thousand_requests_before_the_first_response_is_read(broker: Broker) -> None:
     with Wire(broker.host, broker.port, 60) as connection:
         body = encode("ApiVersions", 0, correlation_id=0)
         flood = b"".join(
@@ -258,15 +262,15 @@ def test_ten_thousand_requests_before_the_first_answer_is_read(broker: Broker) -
                 answered += 1
 
 
-def test_a_reader_that_stops_reading(broker: Broker, wire: Wire, topic: str) -> None:
-    """Two hundred megabyte answers ordered at once: they wait in files, not in memory."""
+def test_a_client_that_stops_reading(broker: Broker, wire: Wire, topic: str) -> None:
+    """Two hundred responses of a megabyte requested at once: they wait in files, not in memory."""
     for i in range(8):
         produce(wire, topic, batch(bytes([i]) * 900_000))
     fields = fetch_fields({topic: {0: 0}}, partition_max_bytes=1_000_000)
     with Wire(broker.host, broker.port, 60) as slow:
         tickets = [slow.post("Fetch", 12, **fields) for _ in range(200)]
         for _ in range(10):
-            assert fetch_one(wire, topic, 7).error_code == 0, "others are served meanwhile"
+            assert fetch_one(wire, topic, 7).error_code == 0, "other clients are served meanwhile"
         if broker.node:
             assert broker.node.resident_bytes() < 250 * MIB
         sizes = {len(slow.answer(ticket).responses[0].partitions[0].records) for ticket in tickets}
@@ -301,7 +305,7 @@ def test_connections_closed_with_requests_parked_and_unread(
 
 @pytest.mark.mqd_only
 def test_more_connections_than_allowed(tmp_path: Path) -> None:
-    """Old ones are served, new ones refused, and room is room again.
+    """Existing ones are served, new ones are refused, and closed ones make room.
 
     (Kafka's default has no limit.)
     """
@@ -336,9 +340,9 @@ def test_more_connections_than_allowed(tmp_path: Path) -> None:
         node.stop()
 
 
-def test_records_in_odd_order_harm_only_themselves(wire: Wire, topic: str) -> None:
-    """Offset deltas 0, 5, 2: Kafka stores them; whoever stores them must serve and look up
-    what follows.
+def test_records_in_wrong_order_affect_no_others(wire: Wire, topic: str) -> None:
+    """Offset deltas 0, 5, 2: Kafka stores them; a broker that stores them must serve and find later
+    records.
     """
     odd = Batch(
         records=[record(b"a"), record(b"b", offset_delta=5), record(b"c", offset_delta=2)]

@@ -1,5 +1,5 @@
-"""What the nodes say of themselves and of the quorum: the admin clients of three libraries
-and the raw wire.
+"""What the nodes report about themselves and the quorum: the admin clients of three libraries and
+the raw protocol.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def addresses(cluster: Ensemble) -> set[tuple[int, str, int, str]]:
     }
 
 
-def test_every_node_knows_every_node(cluster: Ensemble, connect: Callable[[int], Wire]) -> None:
+def test_every_node_lists_every_node(cluster: Ensemble, connect: Callable[[int], Wire]) -> None:
     ids = set()
     for node_id in cluster.nodes:
         answer = metadata(connect(node_id), [])
@@ -107,7 +107,7 @@ def test_each_broker_returns_its_own_configuration(cluster: Ensemble) -> None:
         assert configs["broker.session.timeout.ms"].value == str(cluster.session_ms)
 
 
-def test_replicas_lie_on_the_nodes_that_metadata_names(
+def test_replicas_are_on_the_nodes_in_the_metadata(
     cluster: Ensemble, connect: Callable[[int], Wire], new_name: Callable[[], str]
 ) -> None:
     name = new_name()
@@ -124,7 +124,7 @@ def test_replicas_lie_on_the_nodes_that_metadata_names(
             for row in topic.partitions
         }
 
-    # a new topic's ISR is full before its followers have heard of it
+    # a new topic's ISR is full before its followers have received it
     until(lambda: {node_id: held(node_id) for node_id in cluster.nodes} == wanted, "the replicas")
 
 
@@ -138,9 +138,7 @@ def test_new_topics_are_spread_over_nodes(cluster: Ensemble, new_name: Callable[
 
 
 @pytest.mark.parametrize("end", ["kill", "stop"])
-def test_a_node_that_went_away_is_not_among_the_brokers_until_it_is_back(
-    cluster: Ensemble, end: str
-) -> None:
+def test_a_stopped_node_is_not_listed_until_it_restarts(cluster: Ensemble, end: str) -> None:
     controller = cluster.controller()
     victim = next(node_id for node_id in cluster.nodes if node_id != controller)
     others = set(cluster.nodes) - {victim}

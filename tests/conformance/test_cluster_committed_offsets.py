@@ -1,6 +1,4 @@
-"""Committed offsets outlive the node that coordinates them, and so does what waits for a
-transaction's end.
-"""
+"""Committed offsets survive their coordinator's node, and so do offsets of open transactions."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ DEADLINE_S = 60.0
 
 
 def coordinator_of(cluster: Ensemble, key: str, key_type: int = 0) -> Wire:
-    """A connection to who coordinates it now, and has loaded."""
+    """A connection to its current coordinator, which has loaded."""
 
     def connect() -> Wire | None:
         for node_id in cluster.running:
@@ -64,7 +62,7 @@ def groups(new_name: Callable[[], str]) -> list[str]:
 
 
 @pytest.mark.parametrize("end", ["kill", "stop"])
-def test_every_acknowledged_commit_outlives_its_coordinator(
+def test_every_acknowledged_commit_survives_its_coordinator(
     cluster: Ensemble, topic: str, groups: list[str], end: str
 ) -> None:
     committed = dict.fromkeys(groups, -1)
@@ -86,7 +84,7 @@ def test_every_acknowledged_commit_outlives_its_coordinator(
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_what_waits_for_a_transaction_outlives_the_coordinator(
+def test_offsets_of_an_open_transaction_survive_the_coordinator(
     cluster: Ensemble, topic: str, groups: list[str], committed: bool
 ) -> None:
     group = groups[0]

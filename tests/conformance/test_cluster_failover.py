@@ -1,5 +1,5 @@
-"""Nodes die, freeze, come back and are cut off under stock clients: nothing acknowledged is
-lost, and nobody waits longer than need be.
+"""Nodes die, freeze, restart and are partitioned under stock clients: no acknowledged record is
+lost, and clients wait no longer than necessary.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Load:
         self.producer.wait_for_acknowledgement()
 
     def flows(self, since: float, timeout_s: float) -> float:
-        """Wait for an acknowledgement of after that moment; returns the seconds since then."""
+        """Wait for an acknowledgement from after that moment; returns the seconds since then."""
         limit = since + timeout_s
         while (last := self.producer.silence.last[self.key]) < since:
             assert time.monotonic() < limit, (
@@ -48,7 +48,7 @@ class Load:
         return last - since
 
     def finish(self) -> None:
-        """Everything sent is settled, and the history is clean."""
+        """Every sent record has an outcome, and the history has no anomalies."""
         self.producer.finish()
         self.reader.finish()
         assert self.reader.errors == []
@@ -78,7 +78,7 @@ def placed(cluster: Ensemble, topic: str, role: str) -> int:
 
 @pytest.mark.parametrize("end", ["kill", "stop"])
 @pytest.mark.parametrize("role", ["leader", "controller", "both"])
-def test_clients_live_through_the_end_of_a_node(
+def test_clients_survive_the_end_of_a_node(
     cluster: Ensemble, role: str, end: str, new_name: Callable[[], str]
 ) -> None:
     topic = new_name()
@@ -109,7 +109,7 @@ def test_all_nodes_are_killed_and_nothing_is_lost(
     load.finish()
 
 
-def test_a_frozen_leader_is_replaced_and_wakes_up_as_a_follower(
+def test_a_frozen_leader_is_replaced_and_resumes_as_a_follower(
     cluster: Ensemble, new_name: Callable[[], str]
 ) -> None:
     topic = new_name()
@@ -134,9 +134,9 @@ def test_no_error_of_a_rolling_restart_reaches_a_client(cluster: Ensemble, clien
 
 
 @pytest.mark.mqd_only  # Kafka waits for its own old session
-def test_a_node_that_was_killed_serves_again_at_once(tmp_path: Path) -> None:
-    """Its old registration is replaced by the new one, however long the session: a producer whose
-    partition is on that node alone is acknowledged, and every copy is in sync again.
+def test_a_killed_node_serves_again_at_once(tmp_path: Path) -> None:
+    """Its new registration replaces the old one, however long the session: a producer whose
+    partition is only on that node gets acknowledgements, and every copy is in sync again.
     """
     session_ms = 30_000
     with running(mqd_ensemble(tmp_path, 3, session_ms=session_ms)) as cluster:
@@ -156,7 +156,7 @@ def test_a_node_that_was_killed_serves_again_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.mqd_only  # a leader of Kafka keeps its clients
-def test_a_leader_without_a_quorum_sends_its_clients_away(
+def test_a_leader_without_a_quorum_refuses_its_clients(
     cluster: Ensemble, connect: Callable[[int], Wire], new_name: Callable[[], str]
 ) -> None:
     topic = new_name()
@@ -168,7 +168,7 @@ def test_a_leader_without_a_quorum_sends_its_clients_away(
     cluster.nodes[3].pause()
     begun = time.monotonic()
     row = produce(parked, topic, batch(b"parked"))
-    assert row.error_code == NOT_LEADER, "what was parked"
+    assert row.error_code == NOT_LEADER, "the parked requests"
     assert time.monotonic() - begun < 2.5 * SESSION_MS / 1000
     assert produce(wire, topic, batch(b"new"), acks=1).error_code == NOT_LEADER
     cluster.nodes[2].resume()
@@ -177,10 +177,12 @@ def test_a_leader_without_a_quorum_sends_its_clients_away(
     assert CLIENTS[0].produce(cluster.bootstrap, topic, [Message(b"after")])[0] >= 1
 
 
-# a client of Kafka stays with a leader that is cut off from its peers until they meet again
+# a client of Kafka stays with a leader that is partitioned from its peers until they reconnect
 @pytest.mark.mqd_only
 @pytest.mark.parametrize("role", ["leader", "both"])
-def test_clients_leave_a_leader_that_is_cut_off_from_its_peers(tmp_path: Path, role: str) -> None:
+def test_clients_leave_a_leader_that_is_partitioned_from_its_peers(
+    tmp_path: Path, role: str
+) -> None:
     links = Links()
     try:
         with running(mqd_ensemble(tmp_path, 3, session_ms=SESSION_MS, links=links)) as cluster:
@@ -192,7 +194,7 @@ def test_clients_leave_a_leader_that_is_cut_off_from_its_peers(tmp_path: Path, r
                 lambda: cluster.leader("cut") not in (None, victim), "another leader"
             )
             load.flows(time.monotonic(), 15)
-            assert time.monotonic() - begun < 5 * SESSION_MS / 1000, "the cut is still there"
+            assert time.monotonic() - begun < 5 * SESSION_MS / 1000, "the partition still exists"
             links.heal()
             cluster.wait_until(lambda: cluster.is_whole({"cut": 1}), "a full ISR")
             load.finish()

@@ -1,6 +1,6 @@
-"""Groups and transactions of stock clients go on when the node that coordinates them is killed.
+"""Groups and transactions of stock clients continue when their coordinator's node is killed.
 
-Every node refuses what none would take.
+Every node refuses requests that no node would accept.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from .wire import Wire, until
 
 PARTITIONS = 6
 SESSION_MS = 30_000
-"""Longer than a failover on a busy machine: nobody is to be thrown out, so that nothing is
-consumed twice.
+"""Longer than a failover on a busy machine: no member may be removed, so that no record is consumed
+twice.
 """
 FORGOTTEN_S = SETTLE_S + SESSION_MS / 1000
-"""Apache Kafka does not write down that a member left until the next generation is
-complete: its next coordinator waits for a session.
+"""Apache Kafka does not store that a member left until the next generation is complete: its next
+coordinator waits for a session.
 """
 GROUP_RESOURCE = 32
-"""Type of a group's configuration (KIP-848)."""
+"""Resource type of a group's configuration (KIP-848)."""
 HEAL_S = 90.0
 (
     INCONSISTENT_PROTOCOL,
@@ -55,12 +55,12 @@ def coordinating_node(cluster: Ensemble, key: str, key_type: int) -> int:
 
 
 def be_patient_with(cluster: Ensemble, group: str) -> None:
-    """The session of the group, which is the broker's to say in KIP-848's protocol, is as long as
+    """The session timeout of the group, which the broker sets in KIP-848's protocol, is as long as
     that of the others.
 
-    So is the time between heartbeats: librdkafka closes a connection on which one took longer than
-    that, and what it had asked to commit there may yet be read by a busy broker after what it
-    commits on the next connection. Then it counts, and records are read twice.
+    So is the heartbeat interval: librdkafka closes a connection when a response takes longer than
+    that. A busy broker may process a commit of that connection after a commit of the next
+    connection. Then the older commit counts, and records are read twice.
     """
     rows = [
         {"name": f"consumer.{name}.ms", "config_operation": 0, "value": str(value)}
@@ -78,7 +78,7 @@ def be_patient_with(cluster: Ensemble, group: str) -> None:
 
 @pytest.fixture
 def groups(cluster: Ensemble, six: str, new_name: Callable[[], str]) -> Iterator[list[Group]]:
-    """One of each kind of client, all in the same partition of the internal topic: whatever
+    """One of each kind of client, all in the same partition of the internal topic: whichever node
     dies, they always have the same coordinator.
     """
     first = new_name()
@@ -131,7 +131,7 @@ WRONG_IN_THEMSELVES: list[tuple[str, int, dict[str, Any], int]] = [
 
 
 @pytest.mark.parametrize(("api", "version", "fields", "code"), WRONG_IN_THEMSELVES)
-def test_every_node_reports_what_is_wrong_with_a_request(
+def test_every_node_reports_the_error_of_a_request(
     connect: Callable[[int], Wire],
     cluster: Ensemble,
     api: str,
@@ -139,7 +139,7 @@ def test_every_node_reports_what_is_wrong_with_a_request(
     fields: dict[str, Any],
     code: int,
 ) -> None:
-    """Whoever coordinates: a client that is told NOT_COORDINATOR instead asks again, for ever."""
+    """Whichever node coordinates: a client that gets NOT_COORDINATOR instead retries forever."""
     of_group = {} if "transactional_id" in fields else {"group_id": "anyone"}
     for node_id in cluster.nodes:
         answer = connect(node_id).ask(api, version, **{**of_group, **fields})
@@ -155,7 +155,7 @@ def kill_coordinator(cluster: Ensemble, group: Group) -> int:
 
 
 def wait_more(groups: list[Group]) -> None:
-    """Until every group has consumed something from now on."""
+    """Wait until every group has consumed a record from now on."""
     consumed = {group.group: len(group.done()) for group in groups}
     for group in groups:
         until(
@@ -174,13 +174,13 @@ def bring_back(cluster: Ensemble, victim: int, topic: str) -> None:
     )
 
 
-# a session is waited for, and where it is the only test, three JVMs that start and end
+# it waits for a session, and when it runs alone, three JVMs start and end
 @pytest.mark.timeout(400)
-def test_every_record_is_consumed_once_while_members_change_and_the_coordinator_is_killed(
+def test_groups_consume_every_record_once_through_a_killed_coordinator(
     cluster: Ensemble, six: str, groups: list[Group], feeder: Feeder
 ) -> None:
-    """A coordinator that dies moves no partition; members that join or leave meanwhile are
-    heard by the next one.
+    """A coordinator that dies moves no partition; the next one gets the members that join or leave
+    meanwhile.
     """
     pairs = [[group.join(), group.join()] for group in groups]
     for group, pair in zip(groups, pairs, strict=True):
@@ -202,12 +202,12 @@ def test_every_record_is_consumed_once_while_members_change_and_the_coordinator_
         group.wait_owned(PARTITIONS, *pair, seconds=FORGOTTEN_S)
     wait_more(groups)
 
-    # beside Kafka, one offset in thousands was not
+    # with Kafka, one offset in thousands was not
     produced = feeder.finish(all_told=cluster.kind == "mqd")
     for group in groups:
         group.wait_consumed(produced)
         assert not group.failures()
-        # two stock clients go wrong on what Kafka says while nobody coordinates:
+        # two stock clients misinterpret Kafka's response while there is no coordinator:
         # server/handlers/offset_fetch.py
         if cluster.kind == "mqd":
             assert not group.helped(), group.helped()

@@ -46,8 +46,8 @@ def moving(wire: Wire, topic: str) -> list[tuple[int, list[int], list[int], list
 
 
 def has_replicas(cluster: Ensemble, topic: str, replicas: tuple[int, ...]) -> bool:
-    """Whether every node says that partition 0 has these replicas, in this order, all in
-    sync, and a leader among them.
+    """Whether partition 0 has these replicas on every node, in this order, all in sync, and a
+    leader among them.
     """
     views = [cluster.view(node_id, [topic]).get((topic, 0)) for node_id in cluster.nodes]
     return all(
@@ -94,7 +94,7 @@ def test_clients_follow_a_partition_to_another_node(
     ]
 
 
-def test_a_move_to_a_dead_node_is_listed_and_can_be_cancelled(
+def test_a_reassignment_to_a_dead_node_is_listed_and_can_be_cancelled(
     cluster: Ensemble, connect: Callable[[int], Wire], new_name: Callable[[], str]
 ) -> None:
     topic = new_name()
@@ -110,14 +110,14 @@ def test_a_move_to_a_dead_node_is_listed_and_can_be_cancelled(
     until(lambda: moving(wire, topic) == [], "the list to be empty")
     assert alter(connect(1), topic, None) == NO_REASSIGNMENT
     cluster.nodes[3].start()
-    # Kafka keeps the order of the merged list, so the other one is preferred now
+    # Kafka keeps the order of the merged list, so another replica is preferred now
     cluster.wait_until(
         lambda: has_replicas(cluster, topic, (1, 2)) or has_replicas(cluster, topic, (2, 1)),
         "the old replicas",
     )
 
 
-def test_moves_that_cannot_be(
+def test_invalid_reassignments_are_refused(
     cluster: Ensemble, connect: Callable[[int], Wire], new_name: Callable[[], str]
 ) -> None:
     topic = new_name()
@@ -163,7 +163,7 @@ def elect(wire: Wire, kind: int, topic: str, partition: int = 0) -> int:
 
 
 def away_from_the_preferred(cluster: Ensemble, topic: str, replicas: list[int]) -> None:
-    """A topic whose preferred leader was away for a while and does not lead."""
+    """A topic whose preferred leader was absent for a while and does not lead."""
     cluster.create_topic(topic, assignment={0: replicas})
     preferred = cluster.nodes[replicas[0]]
     preferred.stop()

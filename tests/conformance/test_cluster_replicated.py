@@ -1,5 +1,5 @@
-"""Records with replicas: what acks promise when replicas are missing, and consumers that
-read from a follower in their rack.
+"""Records with replicas: the guarantees of acks when replicas are missing, and consumers that read
+from a follower in their rack.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def test_records_of_every_leader_through_every_node(
         ]
 
 
-def test_only_the_leader_takes_records(
+def test_only_the_leader_accepts_records(
     cluster: Ensemble, connect: Callable[[int], Wire], new_name: Callable[[], str]
 ) -> None:
     topic = new_name()
@@ -60,7 +60,7 @@ def test_only_the_leader_takes_records(
 
 
 def without_a_follower(cluster: Ensemble, topic: str) -> tuple[int, int]:
-    """A topic with min.insync.replicas 3 that has lost one follower, which is no controller.
+    """A topic with min.insync.replicas 3 that has lost one follower, which is not the controller.
 
     (leader, follower)
     """
@@ -86,7 +86,7 @@ def test_too_few_replicas_refuse_acks_all_before_the_append(
     )
     end = 1
     while (code := produce(wire, topic, batch(b"refused")).error_code) == NOT_ENOUGH_AFTER:
-        end += 1  # the metadata said so a moment before the leader acted upon it
+        end += 1  # the metadata had it a moment before the leader applied it
     assert code == NOT_ENOUGH
     row = produce(wire, topic, batch(b"at your own risk"), acks=1)
     assert (row.error_code, row.base_offset) == (NONE, end), "nothing was appended before"
@@ -166,8 +166,8 @@ def test_a_timestamp_is_found_on_a_new_leader(
 
 
 def in_racks(cluster: Ensemble, topic: str) -> list[Message]:
-    """A topic led by node 1 that has a replica in every rack, and its records, which every
-    follower knows to be committed.
+    """A topic led by node 1 that has a replica in every rack, and its records, which every follower
+    has committed.
     """
     cluster.create_topic(topic, assignment={0: [1, 2, 3]}, configs={"retention.ms": "-1"})
     messages = [Message(b"%d" % i, timestamp_ms=1_700_000_000_000 + i) for i in range(200)]
@@ -210,7 +210,7 @@ def test_the_leader_names_the_replica_in_the_consumers_rack(
     assert fetch_one(connect(1), topic, 0).preferred_read_replica == -1
 
 
-def test_a_fetch_parked_at_a_follower_gets_what_is_committed(
+def test_a_fetch_parked_at_a_follower_gets_committed_records(
     cluster: Ensemble, connect: Callable[[int], Wire], new_name: Callable[[], str]
 ) -> None:
     topic = new_name()
@@ -286,7 +286,7 @@ def test_librdkafka_reads_from_the_replica_in_its_rack(
         consumer.close()
 
 
-def test_kafka_python_reads_with_a_rack_and_continues_when_that_replica_dies(
+def test_kafka_python_with_a_rack_survives_the_end_of_that_replica(
     cluster: Ensemble, new_name: Callable[[], str]
 ) -> None:
     topic = new_name()
@@ -319,7 +319,8 @@ def test_kafka_python_reads_with_a_rack_and_continues_when_that_replica_dies(
         consumer.close()
 
 
-# Kafka lets anyone who may act on the cluster pose as a follower; without ACLs that is everybody
+# In Kafka any client with rights on the cluster may pose as a follower; without ACLs that is every
+# client
 @pytest.mark.mqd_only
 def test_no_client_poses_as_a_follower_on_the_client_port(
     cluster: Ensemble, connect: Callable[[int], Wire], new_name: Callable[[], str]

@@ -1,11 +1,10 @@
-"""What a producer has left open when its transaction's coordinator was killed is ended by the next
-producer of that id.
+"""An open transaction whose coordinator was killed is ended by the next producer of that id.
 
-That one producer gets through the death is asked in test_cluster_groups.py, of confluent-kafka and
-aiokafka. Not of kafka-python 3.0.12: its `await_ready` raises for a node that refuses connections,
-where its sender expects False; the request for which it wanted the coordinator, EndTxn or
-InitProducerId, is then in no queue any more, and `commit_transaction` waits for ever. It does so
-beside Apache Kafka as well, whose FindCoordinator also names the dead node until it is fenced.
+That one producer survives the failure is tested in test_cluster_groups.py, with confluent-kafka and
+aiokafka. Not with kafka-python 3.0.12: its `await_ready` raises for a node that refuses
+connections, where its sender expects False. The request that needed the coordinator, EndTxn or
+InitProducerId, is then in no queue any more, and `commit_transaction` waits forever. It does so
+with Apache Kafka as well, whose FindCoordinator also names the dead node until it is fenced.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def opened(cluster: Ensemble) -> Iterator[Callable[[str, str], Transactional]]:
 
 
 def coordinators(cluster: Ensemble, transactional_id: str) -> set[int]:
-    """Who coordinates it, as each running node says; -1 for a node that names nobody."""
+    """Its coordinator according to each running node; -1 for a node that names none."""
     found = set()
     for node_id in cluster.running:
         body = {"key_type": TRANSACTION, "coordinator_keys": [transactional_id]}
@@ -54,7 +53,7 @@ def coordinators(cluster: Ensemble, transactional_id: str) -> set[int]:
 
 
 @pytest.mark.parametrize("client", tuple(PRODUCERS))
-def test_the_next_producer_of_an_id_continues_when_its_coordinator_was_killed(
+def test_the_next_producer_of_an_id_survives_a_killed_coordinator(
     cluster: Ensemble,
     new_name: Callable[[], str],
     opened: Callable[[str, str], Transactional],

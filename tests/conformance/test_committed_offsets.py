@@ -1,5 +1,5 @@
-"""Stock clients commit, ask and delete how far a group has read, and find it again after
-the broker has gone down.
+"""Stock clients commit, fetch and delete the offsets of a group, and find them again after a
+restart of the broker.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Offsets = dict[int, int]
 
 
 class Keeper(ABC):
-    """What one client library offers for a group's offsets."""
+    """The functions of one client library for a group's offsets."""
 
     name: str
 
@@ -37,7 +37,7 @@ class Keeper(ABC):
     def commit(
         self, address: str, group: str, topic: str, offsets: Offsets, metadata: str = ""
     ) -> None:
-        """As a consumer that assigns its partitions itself."""
+        """Like a consumer that assigns its partitions itself."""
 
     @abstractmethod
     def committed(
@@ -145,7 +145,7 @@ class Aiokafka(Keeper):
     def committed(
         self, address: str, group: str, topic: str, partitions: int
     ) -> dict[int, tuple[int, str]]:
-        """It does not tell the metadata."""
+        """It does not return the metadata."""
 
         async def run(consumer: Any) -> dict[int, tuple[int, str]]:
             wanted = [aiokafka.TopicPartition(topic, partition) for partition in range(partitions)]
@@ -188,7 +188,7 @@ def wire_address(wire: Wire) -> str:
 
 @pytest.mark.parametrize("reader", KEEPERS, ids=repr)
 @pytest.mark.parametrize("writer", KEEPERS, ids=repr)
-def test_what_one_client_commits_another_finds(
+def test_offsets_of_one_client_are_read_by_another(
     broker: Broker, three: str, new_name: Callable[[], str], writer: Keeper, reader: Keeper
 ) -> None:
     group = new_name()
@@ -240,7 +240,7 @@ def test_administrators_see_and_change_offsets(
 @pytest.mark.skipif(
     shutil.which("kcat") is None, reason="kcat is not installed (Debian: apt install kcat)"
 )
-def test_kcat_continues_where_it_was(
+def test_kcat_resumes_at_its_committed_offset(
     broker: Broker, three: str, new_name: Callable[[], str]
 ) -> None:
     group = new_name()
@@ -256,7 +256,7 @@ def test_kcat_continues_where_it_was(
     ]
 
 
-# -- through the broker's ends
+# -- through restarts of the broker
 
 ENDINGS = [pytest.param(Node.stop, id="stop"), pytest.param(Node.kill, id="kill")]
 
@@ -270,9 +270,9 @@ def node(tmp_path: Path) -> Iterator[Node]:
         node.stop()
 
 
-@pytest.mark.mqd_only  # only a node that we started can be restarted
+@pytest.mark.mqd_only  # only a node that the tests started can be restarted
 @pytest.mark.parametrize("end", ENDINGS)
-def test_offsets_survive_the_broker(node: Node, end: Any) -> None:
+def test_offsets_survive_a_restart_of_the_broker(node: Node, end: Any) -> None:
     groups = [f"group-{number}" for number in range(12)]
     with Wire("127.0.0.1", node.port) as wire:
         create_topic(wire, "t", partitions=3)

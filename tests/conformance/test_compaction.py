@@ -1,5 +1,5 @@
-"""A compacted topic comes down to what a dictionary would hold, with transactions, while it
-is written and read. So it is with Kafka.
+"""A compacted topic shrinks to the contents of a dictionary, with transactions, while clients write
+and read it. The same holds for Kafka.
 """
 
 from __future__ import annotations
@@ -53,12 +53,11 @@ def cleaned_often(broker: Broker) -> Iterator[None]:
 
 
 def read(broker: Broker, topic: str, last_offset: int) -> tuple[int, Held]:
-    """How many committed records there are from the beginning to the end, and the newest of each
-    key.
+    """The number of committed records from the beginning to the end, and the newest of each key.
 
-    The end is behind `last_offset`, where the last record was written: Apache Kafka answers the end
-    of a transaction before its markers are there, so that readers of committed records may still
-    stop in front of it.
+    The end is after `last_offset`, the offset of the last record: Apache Kafka responds to the end
+    of a transaction before its markers are written, so that readers of committed records may still
+    stop before it.
     """
     consumer = confluent_consumer(
         broker.address, isolation_level="read_committed", enable_partition_eof=True
@@ -93,7 +92,7 @@ def read(broker: Broker, topic: str, last_offset: int) -> tuple[int, Held]:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("transactional", [False, True])
-def test_a_compacted_topic_is_a_dictionary(
+def test_a_compacted_topic_equals_a_dictionary(
     broker: Broker, wire: Wire, new_name: Callable[[], str], transactional: bool
 ) -> None:
     topic = create_topic(wire, new_name(), configs=CONFIGS)
@@ -124,7 +123,7 @@ def test_a_compacted_topic_is_a_dictionary(
             pending[message.key()] = message.offset(), message.value()
             removed.discard(message.key())
 
-    def settle(committed: bool) -> None:
+    def wait_cleaned(committed: bool) -> None:
         if committed:
             for key in removed:
                 dictionary.pop(key, None)
@@ -146,12 +145,12 @@ def test_a_compacted_topic_is_a_dictionary(
             committed = not transactional or part % 3 != 1
             if transactional:
                 (producer.commit_transaction if committed else producer.abort_transaction)(30)
-            settle(committed)
+            wait_cleaned(committed)
             if part % 8 == 0:
                 assert read(broker, topic, last_offset)[1] == dictionary, "while it is cleaned"
         deadline = time.monotonic() + CLEAN_S
         paced = 0
-        while True:  # the last segment is not cleaned: more records come, and others begin
+        while True:  # the last segment is not cleaned: more records are produced, and others begin
             time.sleep(1.1)
             paced += 1
             if transactional:
@@ -160,7 +159,7 @@ def test_a_compacted_topic_is_a_dictionary(
             assert producer.flush(30) == 0
             if transactional:
                 producer.commit_transaction(30)
-            settle(True)
+            wait_cleaned(True)
             count, held = read(broker, topic, last_offset)
             assert held == dictionary
             if count <= KEYS + 1 + 2 * paced:

@@ -1,5 +1,5 @@
-"""Consumer groups of stock clients: members join, leave, come back and die, and every
-record is consumed once.
+"""Consumer groups of stock clients: members join, leave, rejoin and die, and every record is
+consumed once.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from .wire import Wire, create_topic, until
 PARTITIONS = 6
 MEMBERS, MANY = 20, 100
 STATIC = ("eager", "kafka-python", "aiokafka")
-"""KIP-848 members of librdkafka leave for good when they close."""
+"""KIP-848 members of librdkafka leave permanently when they close."""
 PATIENT_MS = 10_000
-"""A session that no busy machine ends."""
+"""A session timeout that no busy machine exceeds."""
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def six(broker: Broker, wire: Wire, new_name: Callable[[], str]) -> str:
 def new_group(
     broker: Broker, six: str, new_name: Callable[[], str]
 ) -> Iterator[Callable[..., Group]]:
-    """Makes groups of a kind of client that consume that topic."""
+    """Creates groups of a kind of client that consume that topic."""
     groups: list[Group] = []
 
     def make(kind: str, session_ms: int = SESSION_MS) -> Group:
@@ -62,8 +62,8 @@ def feed(broker: Broker, six: str) -> Iterator[Callable[[], Feeder]]:
 
 
 def described(broker: Broker, group: str) -> tuple[str, int]:
-    """State of a group and how many members it has, as an administrator sees it."""
-    # a variable of its own: its futures do not keep it alive
+    """State of a group and its number of members, from an admin client."""
+    # a separate variable: its futures do not keep it alive
     admin = AdminClient({"bootstrap.servers": broker.address})
     found = admin.describe_consumer_groups([group])[group].result(20)
     return found.state.name, len(found.members)
@@ -71,7 +71,7 @@ def described(broker: Broker, group: str) -> tuple[str, int]:
 
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_record_is_consumed_once_while_members_join_leave_die_and_the_topic_grows(
+def test_every_record_is_consumed_once_while_members_change(
     broker: Broker, six: str, new_group: Callable[..., Group], feed: Callable[[], Feeder], kind: str
 ) -> None:
     group = new_group(kind)
@@ -96,7 +96,7 @@ def test_every_record_is_consumed_once_while_members_join_leave_die_and_the_topi
     feeder.partitions = grown
     group.wait_owned(grown, first, fourth)
     group.wait_consumed(feeder.finish())
-    # each member may have seen the topic grow
+    # each member may have detected the growth of the topic
     until(lambda: described(broker, group.group) == ("STABLE", 2), "the group is stable")
     leave_together((first, fourth))
     until(lambda: described(broker, group.group) == ("EMPTY", 0), "the group is empty")
@@ -201,11 +201,11 @@ def test_twenty_members_share_a_hundred_partitions(
             member.close()
 
 
-def test_groups_of_both_protocols_hand_a_group_over(
+def test_a_group_changes_its_protocol_while_it_is_active(
     broker: Broker, six: str, new_group: Callable[..., Group], feed: Callable[[], Feeder]
 ) -> None:
-    """A KIP-848 member joins a classic group, which changes its protocol while it lives;
-    then the classic one leaves.
+    """A KIP-848 member joins a classic group, which changes its protocol while it is active; then
+    the classic one leaves.
     """
     feeder = feed()
     group = new_group("eager")
@@ -235,7 +235,7 @@ def test_groups_of_both_protocols_hand_a_group_over(
         other.end()
 
 
-def test_spare_members_own_nothing_until_they_are_needed(
+def test_extra_members_own_nothing_until_they_are_needed(
     broker: Broker, wire: Wire, new_name: Callable[[], str]
 ) -> None:
     topic = create_topic(wire, new_name())
@@ -278,7 +278,7 @@ def test_a_group_is_listed_with_its_state_and_deleted_when_it_is_empty(
     assert group.group not in listed()
 
 
-def test_groups_are_independent_and_continue_where_they_were(
+def test_groups_are_independent_and_resume_at_their_offsets(
     new_group: Callable[..., Group], feed: Callable[[], Feeder]
 ) -> None:
     groups = [new_group(kind) for kind in ("eager", "kafka-python")]

@@ -1,4 +1,4 @@
-"""kcat, as people type it: -L, -P, -C, -Q."""
+"""kcat from the command line: -L, -P, -C, -Q."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A million records there and back, each one checked: content, order within its partition,
-dense offsets, nothing twice.
+"""A million records written and read, each one checked: content, order within its partition, dense
+offsets, no duplicates.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def test_a_million_records(
         left = COUNT
         deadline = time.monotonic() + READ_TIMEOUT_S
         while left:
-            assert time.monotonic() < deadline, f"{left} records to come"
+            assert time.monotonic() < deadline, f"{left} records left"
             for message in consumer.consume(10_000, 1.0):
                 assert message.error() is None, message.error()
                 partition, offset, found = message.partition(), message.offset(), message.value()
@@ -96,6 +96,6 @@ def test_a_million_records(
             low, high = consumer.get_watermark_offsets(
                 confluent_kafka.TopicPartition(topic, partition), 10
             )
-            assert (low, high) == (0, next_offset[partition]), "and nothing more"
+            assert (low, high) == (0, next_offset[partition]), "and no further record"
     finally:
         consumer.close()

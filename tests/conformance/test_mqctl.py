@@ -1,5 +1,5 @@
-"""mqctl's commands about groups and transactions: the same for mqd and for Apache Kafka,
-but for what only mqd tells.
+"""mqctl's commands about groups and transactions: the same for mqd and for Apache Kafka, except for
+information that only mqd returns.
 """
 
 from __future__ import annotations
@@ -38,8 +38,10 @@ def mqctl(broker: Broker) -> Mqctl:
     return run
 
 
-def held_up(members: Members, **more: Any) -> tuple[str, Callable[[], Any]]:
-    """A group of one who does not come back when another joins: the one, and the other's answer."""
+def delayed_rebalance(members: Members, **more: Any) -> tuple[str, Callable[[], Any]]:
+    """A group of one member that does not rejoin when another joins. Returns the member, and the
+    response to the other.
+    """
     one, two = members.connect(), members.connect()
     patient: dict[str, Any] = {"session_timeout_ms": 60_000, "rebalance_timeout_ms": 60_000}
     member = members.alone(one, **patient, **more)
@@ -52,8 +54,8 @@ def held_up(members: Members, **more: Any) -> tuple[str, Callable[[], Any]]:
     return member, lambda: two.answer(waiting)
 
 
-def test_a_member_that_holds_up_a_rebalance_is_removed(mqctl: Mqctl, members: Members) -> None:
-    member, other = held_up(members)
+def test_a_member_that_delays_a_rebalance_is_removed(mqctl: Mqctl, members: Members) -> None:
+    member, other = delayed_rebalance(members)
     (described,) = mqctl("group", "describe", members.group).data
     assert described["state"] == "PreparingRebalance" and len(described["members"]) == 2
     ran = mqctl(
@@ -67,18 +69,16 @@ def test_a_member_that_holds_up_a_rebalance_is_removed(mqctl: Mqctl, members: Me
     assert len(other().members) == 1
 
 
-def test_a_static_member_that_holds_up_a_rebalance_is_removed(
-    mqctl: Mqctl, members: Members
-) -> None:
-    _, other = held_up(members, instance="A")
+def test_a_static_member_that_delays_a_rebalance_is_removed(mqctl: Mqctl, members: Members) -> None:
+    _, other = delayed_rebalance(members, instance="A")
     assert mqctl("group", "remove-member", members.group, "--instance", "A", "-y").code == 0
     assert len(other().members) == 1
     assert mqctl("group", "remove-member", members.group, "--instance", "A", "-y").code == 1
 
 
-@pytest.mark.mqd_only  # Kafka's protocol has no words for it
+@pytest.mark.mqd_only  # Kafka's protocol has no field for it
 def test_a_rebalance_reports_the_members_that_it_waits_for(mqctl: Mqctl, members: Members) -> None:
-    member, other = held_up(members)
+    member, other = delayed_rebalance(members)
     (described,) = mqctl("group", "describe", members.group).data
     assert described["rebalancing_since"] and [
         each["member"] for each in described["members"] if each["awaited"]
@@ -151,7 +151,7 @@ def test_transactions_that_are_open_hang_or_do_not_exist(
     ran = mqctl("txn", "find-hanging", "--topic", topic, "--older-than", "1ms")
     assert (ran.code, ran.data, ran.err) == (0, [], "no hanging transactions\n")
     assert mqctl("txn", "abort", f"{topic}:0", "--start-offset", "0", "-y").code == 1, (
-        "it is looked after"
+        "it has a coordinator"
     )
     ran = mqctl("txn", "fence", typo, "-y")
     assert ran.code == 1 and "does not exist." in ran.err and typo not in listed()

@@ -1,5 +1,5 @@
-"""What one stock client writes, every stock client reads: codecs, acks, keys, headers,
-timestamps, sizes, positions.
+"""Every stock client reads what one stock client writes: codecs, acks, keys, headers, timestamps,
+sizes, positions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def need(client: Client, codec: str) -> None:
 
 
 def some(count: int, *, size: int = 100) -> list[Message]:
-    """Compressible messages, each different, with everything set."""
+    """Compressible messages, each different, with every field set."""
     return [
         Message(
             value=f"{i:08d}".encode().ljust(size, b"v"),
@@ -43,7 +43,7 @@ def some(count: int, *, size: int = 100) -> list[Message]:
 
 
 def stored(messages: list[Message], first_offset: int = 0) -> list[Message]:
-    """The same messages with the offsets that they must have got."""
+    """The same messages with their expected offsets."""
     return [message.at(first_offset + i) for i, message in enumerate(messages)]
 
 
@@ -57,7 +57,7 @@ def test_every_client_reads_what_one_client_wrote(
     assert client.produce(broker.address, topic, messages, codec=codec) == list(range(200))
     on_disk = parse(fetch_one(wire, topic, 0).records)
     assert {batch.attributes & 7 for batch in on_disk} == {CODECS.index(codec)}, (
-        "a batch is stored with the codec it came with"
+        "a batch is stored with its own codec"
     )
     for reader in CLIENTS:
         if reader.missing_for(codec) is None:
@@ -83,7 +83,7 @@ def test_idempotent_producer(client: Client, broker: Broker, wire: Wire, topic: 
     assert client.produce(broker.address, topic, messages, idempotent=True) == list(range(100))
     assert client.produce(broker.address, topic, messages, idempotent=True) == list(
         range(100, 200)
-    ), "a new producer id, not a repeat"
+    ), "a new producer id, not a retry"
     batches = parse(fetch_one(wire, topic, 0).records)
     assert len({batch.producer_id for batch in batches}) == 2
     assert all(batch.producer_id >= 0 and batch.producer_epoch == 0 for batch in batches)
@@ -112,7 +112,7 @@ def test_null_and_empty_keys_values_and_headers(client: Client, broker: Broker, 
     ]
     if client.name == "kafka-python":  # it refuses a null header value before it sends anything
         messages[3] = Message(b"value", None, messages[3].headers[1:], FIRST_MS)
-    # nor does either of these take a message with neither key nor value
+    # nor do these two accept a message with neither key nor value
     if client.name != "confluent":
         del messages[2]
     client.produce(broker.address, topic, messages)
@@ -121,7 +121,7 @@ def test_null_and_empty_keys_values_and_headers(client: Client, broker: Broker, 
 
 
 @each_client
-def test_append_time_topic_stamps_with_the_brokers_clock(
+def test_an_append_time_topic_stamps_with_the_broker_s_clock(
     client: Client, broker: Broker, wire: Wire, new_name: Callable[[], str]
 ) -> None:
     topic = create_topic(wire, new_name(), configs={"message.timestamp.type": "LogAppendTime"})
@@ -158,7 +158,7 @@ def test_large_messages(client: Client, broker: Broker, topic: str) -> None:
 
 
 @each_client
-def test_too_large_a_message_is_refused_and_the_topic_lives_on(
+def test_an_oversized_message_is_refused_without_other_effect(
     client: Client, broker: Broker, wire: Wire, new_name: Callable[[], str]
 ) -> None:
     topic = create_topic(wire, new_name(), configs={"max.message.bytes": "2000"})
@@ -176,7 +176,7 @@ def test_too_large_a_message_is_refused_and_the_topic_lives_on(
 
 
 @each_client
-def test_several_partitions_keep_apart(
+def test_several_partitions_are_separate(
     client: Client, broker: Broker, wire: Wire, new_name: Callable[[], str]
 ) -> None:
     topic = create_topic(wire, new_name(), partitions=3)

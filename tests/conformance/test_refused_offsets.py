@@ -1,8 +1,8 @@
-"""Members whose coordinator cannot tell yet where their group is: every stock client asks again,
-and goes on where the group was.
+"""Every client retries OffsetFetch while the coordinator has unstable offsets, then resumes at the
+committed offset.
 
-A node alone always can, so a proxy before it takes some of its answers away and gives what this
-node's own handler says in such a case.
+A single node always has stable offsets. Therefore a proxy replaces some of its responses with the
+response that the node's own handler builds in such a case.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from .members import KINDS, Group
 from .test_wire_committed_offsets import SOON, commit, fetch_group
 from .wire import Wire, create_topic, found_coordinator, produce, until
 
-# Kafka's answer has no rows in such a case, which aiokafka takes for "from the beginning"
+# Kafka's response has no rows in such a case, which aiokafka interprets as "from the beginning"
 pytestmark = pytest.mark.mqd_only
 RECORDS, READ, REFUSALS = 20, 10, 3
 SESSION_MS = 10_000
 
 
 class Refusing(socketserver.ThreadingTCPServer):
-    """A proxy before a node."""
+    """A proxy in front of a node."""
 
     daemon_threads = False
 
@@ -50,7 +50,7 @@ class Refusing(socketserver.ThreadingTCPServer):
         self.left = 0
 
     def begin(self, code: ErrorCode, count: int) -> None:
-        """Refuse so many OffsetFetches from now on."""
+        """Refuse that many OffsetFetch requests from now on."""
         self.code, self.left = code, count
 
 
@@ -62,7 +62,7 @@ class _Passing(socketserver.BaseRequestHandler):
 
     def handle(self) -> None:
         self.refused: dict[int, bytes] = {}
-        """What to say instead of the node, by correlation id."""
+        """The responses that replace the node's, by correlation id."""
         with (
             socket.create_connection((LOOPBACK, self.server.node_port)) as self.node,
             suppress(OSError),
@@ -127,7 +127,7 @@ def proxy(tmp_path: Path) -> Iterator[Refusing]:
         try:
             yield server
         finally:
-            node.kill()  # which ends all connections
+            node.kill()  # this ends all connections
             server.shutdown()
             thread.join()
 

@@ -1,5 +1,5 @@
-"""What a node knew before it went down, cleanly or by kill -9, it knows afterwards; clients
-live on through it.
+"""A node has the same state after a restart, whether it stopped cleanly or by kill -9; clients
+survive the restart.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .wire import (
     until,
 )
 
-pytestmark = pytest.mark.mqd_only  # only a node that we started can be restarted
+pytestmark = pytest.mark.mqd_only  # only a node that the tests started can be restarted
 
 ENDINGS = [pytest.param(Node.stop, id="stop"), pytest.param(Node.kill, id="kill")]
 
@@ -50,7 +50,7 @@ def connect(node: Node) -> Wire:
 
 
 @pytest.mark.parametrize("end", ENDINGS)
-def test_everything_is_still_there(node: Node, end: Any) -> None:
+def test_all_state_survives_a_restart(node: Node, end: Any) -> None:
     messages = [Message(b"v%d" % i, b"k", (("h", b"1"),), NOW_MS + i) for i in range(100)]
     with connect(node) as wire:
         for codec in CODECS:
@@ -61,7 +61,7 @@ def test_everything_is_still_there(node: Node, end: Any) -> None:
         create_topic(wire, "deleted")
         wire.ask("DeleteTopics", 6, timeout_ms=10_000, topics=[{"name": "deleted"}])
         create_topic(wire, "trimmed")
-        # producers are forgotten a day after their last timestamp
+        # producers are removed a day after their last timestamp
         producer = Producer(wire, "trimmed", int(time.time() * 1000))
         for i in range(5):
             assert producer.send(i * 2, 2) == (0, i * 2)
@@ -84,9 +84,9 @@ def test_everything_is_still_there(node: Node, end: Any) -> None:
             list_offsets(wire, "trimmed", -1).offset,
         ) == (3, 10)
         again = Producer(wire, "trimmed")
-        assert again.id not in given, "producer ids are not given twice"
+        assert again.id not in given, "producer ids are not reused"
         producer.wire = wire
-        assert producer.send(8, 2) == (0, 8), "a repeat of before the restart is still known"
+        assert producer.send(8, 2) == (0, 8), "a retry from before the restart is still known"
         assert producer.send(12, 2)[0] == 45
         assert producer.send(10, 2) == (0, 10)
         for codec in CODECS:
@@ -98,7 +98,7 @@ def test_everything_is_still_there(node: Node, end: Any) -> None:
 
 
 @pytest.mark.parametrize("end", ENDINGS)
-def test_clients_live_through_it(node: Node, end: Any) -> None:
+def test_clients_survive_a_restart(node: Node, end: Any) -> None:
     """The same producer and consumer before, during and after: each record once, in order."""
     with connect(node) as wire:
         create_topic(wire, "through")
@@ -151,7 +151,7 @@ def test_clients_live_through_it(node: Node, end: Any) -> None:
 
 
 def test_a_torn_tail_is_truncated_and_reported(node: Node) -> None:
-    """What a crash in the middle of a write leaves behind: half a batch, never acknowledged."""
+    """What remains after a crash during a write: half a batch, never acknowledged."""
     with connect(node) as wire:
         create_topic(wire, "torn")
         for i in range(3):
@@ -168,6 +168,6 @@ def test_a_torn_tail_is_truncated_and_reported(node: Node) -> None:
 
 
 def produce_one(wire: Wire, data: bytes, offset: int) -> None:
-    """Produce to the topic `torn` and demand that offset."""
+    """Produce to the topic `torn` and check the offset."""
     row = until(lambda: (r := produce(wire, "torn", data)).error_code == 0 and r, "the record")
     assert row.base_offset == offset

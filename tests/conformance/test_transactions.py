@@ -1,5 +1,5 @@
-"""Transactions of stock clients: all or nothing, fenced, timed out, with offsets; as
-readers of both isolation levels see them.
+"""Transactions of stock clients: all or nothing, fenced, timed out, with offsets; read with both
+isolation levels.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def ends(broker: Broker, topic: str) -> tuple[int, int]:
 
 
 def committed(broker: Broker, group: str, topic: str) -> int:
-    """The group's offset of partition 0, once no transaction holds it back; negative for none."""
+    """The group's offset of partition 0, when no transaction delays it; negative for none."""
     consumer = confluent_consumer(broker.address, group_id=group, isolation_level=COMMITTED)
     try:
         (row,) = consumer.committed([confluent_kafka.TopicPartition(topic, 0)], TIMEOUT_S)
@@ -75,7 +75,7 @@ def values(prefix: str, count: int) -> list[bytes]:
 
 @pytest.mark.parametrize("reader", tuple(READERS))
 @every_producer
-def test_readers_of_committed_see_all_of_a_transaction_or_nothing(
+def test_readers_of_committed_records_get_all_of_a_transaction_or_nothing(
     broker: Broker, topic: str, new_name: Callable[[], str], opened: Open, client: str, reader: str
 ) -> None:
     producer = opened(client, new_name())
@@ -90,7 +90,7 @@ def test_readers_of_committed_see_all_of_a_transaction_or_nothing(
 
 
 @every_producer
-def test_an_open_transaction_holds_back_what_follows_it(
+def test_an_open_transaction_delays_later_records(
     broker: Broker, topic: str, new_name: Callable[[], str], opened: Open, client: str
 ) -> None:
     producer = opened(client, new_name())
@@ -120,7 +120,7 @@ def test_an_open_transaction_holds_back_what_follows_it(
 
 @pytest.mark.parametrize("later", tuple(PRODUCERS))
 @every_producer
-def test_the_next_producer_of_an_id_ends_the_transaction_of_the_one_before_and_fences_it(
+def test_the_next_producer_of_an_id_fences_the_previous_one(
     broker: Broker, topic: str, new_name: Callable[[], str], opened: Open, client: str, later: str
 ) -> None:
     transactional_id = new_name()
@@ -141,7 +141,7 @@ def test_the_next_producer_of_an_id_ends_the_transaction_of_the_one_before_and_f
 
 
 @every_producer
-def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_gets_an_error(
+def test_a_timed_out_transaction_is_aborted_with_an_error(
     broker: Broker, topic: str, new_name: Callable[[], str], opened: Open, client: str
 ) -> None:
     transactional_id = new_name()
@@ -177,7 +177,7 @@ def test_offsets_move_only_if_the_transaction_commits(
 
 
 @every_producer
-def test_a_transaction_of_offsets_alone_counts(
+def test_a_transaction_with_only_offsets_counts(
     broker: Broker, topic: str, new_name: Callable[[], str], opened: Open, client: str
 ) -> None:
     group = new_name()
@@ -202,11 +202,11 @@ def test_a_transaction_without_records_changes_nothing(
     assert read_confluent(broker.address, topic, COMMITTED) == values("one", 1)
 
 
-def test_transactions_of_many_producers_in_one_partition_do_not_touch_one_another(
+def test_transactions_of_many_producers_in_one_partition_are_independent(
     broker: Broker, topic: str, new_name: Callable[[], str], opened: Open
 ) -> None:
-    """Their ends come in any order, so what is aborted is found by its first offset
-    although it ended before what began earlier.
+    """They end in any order, so an aborted transaction is found by its first offset although it
+    ended before an earlier one.
     """
     dice = random.Random(5)
     producers = [opened(client, new_name()) for client in PRODUCERS for _ in range(2)]
@@ -242,7 +242,7 @@ def test_transactions_of_many_producers_in_one_partition_do_not_touch_one_anothe
 def test_administrators_see_a_transaction(
     broker: Broker, topic: str, new_name: Callable[[], str], opened: Open
 ) -> None:
-    """kafka-python knows how to ask."""
+    """kafka-python has the requests."""
     import kafka
 
     transactional_id = new_name()

@@ -1,7 +1,7 @@
 """Committed offsets on the wire: OffsetCommit, OffsetFetch, OffsetDelete and TxnOffsetCommit in
-every version, and their refusals.
+every version, and their errors.
 
-The same answers come from Apache Kafka 4.3.1 (`make conformance-kafka`).
+Apache Kafka 4.3.1 returns the same responses (`make conformance-kafka`).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def commit(
     member: str = "",
     **more: Any,
 ) -> dict[int, int]:
-    """Error codes by partition, in the order of the answer."""
+    """Error codes by partition, in the order of the response."""
     named = {
         "topic_id" if isinstance(topic, UUID) else "name": topic,
         "partitions": commit_rows(offsets, version, **more),
@@ -123,7 +123,7 @@ def fetch_group(
     stable: bool = False,
     **more: Any,
 ) -> Any:
-    """One group's row of the answer."""
+    """One group's row of the response."""
     answer = wire.ask(
         "OffsetFetch",
         version,
@@ -209,9 +209,7 @@ def test_every_version_of_fetch(
     wire: Wire, coordinator: Wire, group: str, two: str, version: int
 ) -> None:
     topic = topic_id(wire, two) if version >= 10 else two
-    assert fetched(coordinator, group, topic, [0], version) == {0: NO_OFFSET}, (
-        "of a group that nobody knows"
-    )
+    assert fetched(coordinator, group, topic, [0], version) == {0: NO_OFFSET}, "of an unknown group"
     commit(coordinator, group, two, {0: 5}, metadata="note", epoch=3)
     epoch = 3 if version >= 5 else -1
     assert fetched(coordinator, group, topic, [0, 1, 7], version) == {
@@ -256,7 +254,7 @@ def test_several_groups_at_once(coordinator: Wire, group: str, two: str) -> None
     ] == [[[5]], [[5]], []]
 
 
-# -- what is refused
+# -- refused requests
 
 
 def test_topics_that_do_not_exist(coordinator: Wire, group: str, two: str) -> None:
@@ -322,7 +320,7 @@ def test_metadata_that_is_too_large(coordinator: Wire, group: str, two: str) -> 
     }
 
 
-def test_an_offset_may_be_anything(coordinator: Wire, group: str, two: str) -> None:
+def test_any_offset_may_be_committed(coordinator: Wire, group: str, two: str) -> None:
     assert commit(coordinator, group, two, {0: -5, 1: 2**63 - 1}, epoch=-7) == {0: NONE, 1: NONE}
     found = fetched(coordinator, group, two, [0, 1])
     assert (found[0][0], found[1][0]) == (-5, 2**63 - 1)
@@ -401,7 +399,7 @@ def test_offsets_in_use_are_not_deleted(
     assert fetched(coordinator, group, topic, [0]) == {0: NO_OFFSET}
 
 
-def test_offsets_of_other_protocols_are_not_deleted_under_their_members(
+def test_offsets_of_other_protocols_are_not_deleted_with_members(
     coordinator: Wire, group: str, two: str
 ) -> None:
     joined(coordinator, group, two, "connect")
@@ -415,7 +413,7 @@ def test_offsets_of_other_protocols_are_not_deleted_under_their_members(
 # -- deletion
 
 
-def test_deleted_offsets_are_gone(coordinator: Wire, group: str, two: str) -> None:
+def test_deleted_offsets_are_not_fetched(coordinator: Wire, group: str, two: str) -> None:
     rows = [{"name": two, "partitions": [{"partition_index": 0}]}]
     assert (
         coordinator.ask("OffsetDelete", 0, group_id=group, topics=rows).error_code
@@ -428,7 +426,7 @@ def test_deleted_offsets_are_gone(coordinator: Wire, group: str, two: str) -> No
     assert delete(coordinator, group, two + "-not", 0) == {0: UNKNOWN_TOPIC_OR_PARTITION}
 
 
-def test_offsets_go_with_their_topic(
+def test_offsets_are_deleted_with_their_topic(
     wire: Wire, coordinator: Wire, group: str, two: str, topic: str
 ) -> None:
     commit(coordinator, group, two, {0: 5})
@@ -516,7 +514,7 @@ def transactions(wire: Wire, new_name: Callable[[], str]) -> Iterator[Transactio
 
 @pytest.mark.parametrize("version", TXN_VERSIONS)
 @pytest.mark.parametrize("committed", [True, False])
-def test_offsets_stand_when_the_transaction_has_committed(
+def test_offsets_count_after_the_commit_of_the_transaction(
     coordinator: Wire,
     transactions: Transactions,
     group: str,
@@ -546,14 +544,14 @@ def test_offsets_stand_when_the_transaction_has_committed(
     assert [row[0] for row in found.values()] == ([50, 51] if committed else [5, -1])
 
 
-def test_a_transaction_that_does_not_have_the_group(
+def test_a_transaction_without_the_group(
     coordinator: Wire, transactions: Transactions, group: str, two: str
 ) -> None:
     assert transactions.commit(coordinator, group, two, {0: 50}) == {0: INVALID_TXN_STATE}
     assert fetched(coordinator, group, two, [0]) == {0: NO_OFFSET}
 
 
-def test_producers_that_may_not(
+def test_fenced_producers_cannot_commit_offsets(
     coordinator: Wire, transactions: Transactions, group: str, two: str
 ) -> None:
     transactions.add(group)

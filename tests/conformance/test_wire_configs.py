@@ -101,7 +101,7 @@ def test_describe_in_every_version(wire: Wire, new_name: Callable[[], str], vers
         wire, topic, version=version, include_synonyms=True, include_documentation=True
     )
     assert code == NONE
-    assert set(rows) >= KEYS, "null asks for every key"
+    assert set(rows) >= KEYS, "null requests every key"
     assert (rows["max.message.bytes"].value, rows["max.message.bytes"].config_source) == (
         "4567",
         TOPIC_SOURCE,
@@ -123,10 +123,10 @@ def test_describe_in_every_version(wire: Wire, new_name: Callable[[], str], vers
 def test_describe_some_keys(wire: Wire, topic: str) -> None:
     assert set(describe(wire, topic, ["retention.ms", "no.such.key"])[1]) == {"retention.ms"}
     assert set(describe(wire, topic, [])[1]) >= KEYS, "and so does an empty list"
-    assert not describe(wire, topic, ["retention.ms"])[1]["retention.ms"].synonyms, "unasked"
+    assert not describe(wire, topic, ["retention.ms"])[1]["retention.ms"].synonyms, "not requested"
 
 
-def test_a_resource_that_is_named_twice_has_two_rows(wire: Wire, topic: str) -> None:
+def test_a_resource_named_twice_has_two_rows(wire: Wire, topic: str) -> None:
     node = str(nodes_from_here(wire)[0])
     named = [
         (TOPIC, topic, "retention.ms"),
@@ -146,9 +146,9 @@ def test_a_resource_that_is_named_twice_has_two_rows(wire: Wire, topic: str) -> 
         ] == named
 
 
-def test_synonyms_are_in_the_order_of_their_places(wire: Wire, new_name: Callable[[], str]) -> None:
-    """Of the topic, of this node, of all nodes, by default; from the first entry of the
-    node's first key on.
+def test_synonyms_are_in_order_of_precedence(wire: Wire, new_name: Callable[[], str]) -> None:
+    """Of the topic, of this node, of all nodes, by default; from the first entry of the node's
+    first key on.
     """
     node = str(nodes_from_here(wire)[0])
     plain, own = (
@@ -191,7 +191,7 @@ def test_synonyms_are_in_the_order_of_their_places(wire: Wire, new_name: Callabl
             assert alter(wire, name, (key, DELETE, None), kind=BROKER) == NONE
 
 
-def test_describe_what_is_not_there(wire: Wire, new_name: Callable[[], str]) -> None:
+def test_describe_missing_resources(wire: Wire, new_name: Callable[[], str]) -> None:
     assert describe(wire, new_name())[0] == UNKNOWN_TOPIC_OR_PARTITION
     assert describe(wire, "x", kind=99)[0] == INVALID_REQUEST
     assert describe(wire, "4711", kind=BROKER)[0] == INVALID_REQUEST
@@ -286,7 +286,7 @@ def test_legacy_alter_replaces_everything(wire: Wire, topic: str, version: int) 
     assert replace({"max.message.bytes": "900"}) == NONE
     until(lambda: value(wire, topic, "max.message.bytes") == "900", "the change")
     assert value(wire, topic, "retention.ms") == "604800000", (
-        "what was not named fell back to its default"
+        "a missing key returned to its default"
     )
     assert replace({"max.message.bytes": "many"}) == INVALID_CONFIG
 

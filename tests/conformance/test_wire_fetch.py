@@ -39,7 +39,7 @@ def offsets(row: Any) -> list[tuple[int, int]]:
 
 
 def partitions(answer: Any) -> dict[tuple[Any, int], Any]:
-    """The rows of an answer by (topic name or id, partition)."""
+    """The rows of a response by (topic name or id, partition)."""
     rows = {}
     for topic in answer.responses:
         for row in topic.partitions:
@@ -65,8 +65,8 @@ def test_every_version(wire: Wire, topic: str, version: int) -> None:
 def test_aborted_transactions_of_refused_partitions(
     wire: Wire, topic: str, new_name: Callable[[], str], version: int
 ) -> None:
-    """Empty where the topic or partition is unknown, null where the broker has it and
-    cannot serve it.
+    """Empty where the topic or partition is unknown, null where the broker has it and cannot serve
+    it.
     """
     address: str | uuid.UUID = topic_id(wire, topic) if version >= 13 else topic
     nowhere: str | uuid.UUID = uuid.uuid4() if version >= 13 else new_name()
@@ -86,7 +86,7 @@ def test_aborted_transactions_of_refused_partitions(
 
 
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
-def test_an_offset_inside_a_batch_brings_the_whole_batch(
+def test_an_offset_inside_a_batch_returns_the_whole_batch(
     wire: Wire, topic: str, codec: int
 ) -> None:
     sent = batch(*[b"%d" % i * 50 for i in range(10)], codec=codec)
@@ -95,7 +95,7 @@ def test_an_offset_inside_a_batch_brings_the_whole_batch(
     assert offsets(fetch_one(wire, topic, 14)) == [(10, 19), (20, 29)]
     assert offsets(fetch_one(wire, topic, 19)) == [(10, 19), (20, 29)]
     (first, _) = parse(fetch_one(wire, topic, 14).records)
-    assert first.payload == sent[61:], "batches are stored and served as they came"
+    assert first.payload == sent[61:], "batches are stored and served unchanged"
 
 
 @pytest.mark.parametrize("offset", [-1, -2, 3, 2**63 - 1, -(2**63)])
@@ -119,7 +119,7 @@ def test_leader_epochs_fence(wire: Wire, topic: str) -> None:
     assert fetch_one(wire, topic, 0, leader_epoch=9).error_code == UNKNOWN_LEADER_EPOCH
 
 
-def test_limits_never_hold_back_the_first_batch(wire: Wire, new_name: Callable[[], str]) -> None:
+def test_limits_never_withhold_the_first_batch(wire: Wire, new_name: Callable[[], str]) -> None:
     topic = create_topic(wire, new_name(), partitions=2)
     for partition in (0, 1):
         for _ in range(3):
@@ -130,7 +130,7 @@ def test_limits_never_hold_back_the_first_batch(wire: Wire, new_name: Callable[[
     assert offsets(fetch_one(wire, topic, 0, partition_max_bytes=2500))[:2] == [(0, 0), (1, 1)]
     both = partitions(fetch(wire, {topic: {0: 0, 1: 0}}, max_bytes=1))
     assert sorted(len(row.records or b"") > 0 for row in both.values()) == [False, True], (
-        "one batch in the whole answer"
+        "one batch in the whole response"
     )
     all_of_one = partitions(fetch(wire, {topic: {0: 0, 1: 0}}, partition_max_bytes=100_000))
     assert [offsets(all_of_one[topic, partition]) for partition in (0, 1)] == [
@@ -138,27 +138,25 @@ def test_limits_never_hold_back_the_first_batch(wire: Wire, new_name: Callable[[
     ] * 2
 
 
-def test_odd_limits_are_clamped(wire: Wire, topic: str) -> None:
+def test_invalid_limits_are_clamped(wire: Wire, topic: str) -> None:
     produce(wire, topic, batch(b"a"))
     assert offsets(fetch_one(wire, topic, 0, min_bytes=10, max_bytes=1, max_wait_ms=100)) == [
         (0, 0)
     ]
     assert offsets(fetch_one(wire, topic, 0, min_bytes=1, max_wait_ms=2**31 - 1)) == [(0, 0)]
     assert fetch_one(wire, topic, 1, min_bytes=0, max_wait_ms=2**31 - 1).error_code == NONE, (
-        "nothing asked, nothing waited for"
+        "no partition requested, no wait"
     )
     assert fetch_one(wire, topic, 1, min_bytes=2**31 - 1, max_wait_ms=1).error_code == NONE
 
 
-def test_a_long_poll_ends_when_its_time_is_up(wire: Wire, topic: str) -> None:
+def test_a_long_poll_ends_at_its_deadline(wire: Wire, topic: str) -> None:
     began = time.monotonic()
     assert fetch_one(wire, topic, 0, max_wait_ms=200).error_code == NONE
     assert 0.15 < time.monotonic() - began < 5
 
 
-def test_a_long_poll_is_woken_by_the_bytes_it_waits_for(
-    wire: Wire, broker: Broker, topic: str
-) -> None:
+def test_a_long_poll_ends_when_its_bytes_arrive(wire: Wire, broker: Broker, topic: str) -> None:
     began = time.monotonic()
     ticket = wire.post(
         "Fetch", 12, **fetch_fields({topic: {0: 0}}, max_wait_ms=LONG_MS, min_bytes=1000)
@@ -167,7 +165,7 @@ def test_a_long_poll_is_woken_by_the_bytes_it_waits_for(
         produce(other, topic, batch(b"x" * 500))
         produce(other, topic, batch(b"x" * 500))
     row = partitions(wire.answer(ticket))[topic, 0]
-    assert offsets(row) == [(0, 0), (1, 1)], "not before there were 1000 bytes"
+    assert offsets(row) == [(0, 0), (1, 1)], "not before there are 1000 bytes"
     assert time.monotonic() - began < LONG_MS / 1000
 
 
@@ -179,8 +177,8 @@ def test_an_error_is_returned_at_once(wire: Wire, topic: str) -> None:
 
 @pytest.mark.mqd_only
 def test_a_later_request_wakes_the_parked_fetch_before_it(wire: Wire, topic: str) -> None:
-    """Kafka lets the later one wait for the whole long poll, which is why closing a
-    consumer can take that long there.
+    """Kafka lets the later one wait for the whole long poll, which is why closing a consumer can
+    take that long there.
     """
     began = time.monotonic()
     parked = wire.post("Fetch", 12, **fetch_fields({topic: {0: 0}}, max_wait_ms=LONG_MS))
@@ -194,7 +192,7 @@ def test_a_later_request_wakes_the_parked_fetch_before_it(wire: Wire, topic: str
 
 
 class Session:
-    """A fetch session, driven by hand."""
+    """A fetch session, controlled by the test."""
 
     def __init__(self, wire: Wire, version: int, wanted: dict[Any, dict[int, int]]) -> None:
         self.wire, self.version = wire, version
@@ -221,7 +219,7 @@ def session_version(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def addresses(wire: Wire, session_version: int, new_name: Callable[[], str]) -> tuple[str, Any]:
-    """A topic's name and what a fetch of this version calls it; three partitions."""
+    """A topic's name, and its name or id in a fetch of this version; three partitions."""
     name = create_topic(wire, new_name(), partitions=3)
     return name, topic_id(wire, name) if session_version >= 13 else name
 
@@ -232,7 +230,7 @@ def test_a_session_returns_only_changes(
     name, address = addresses
     session = Session(wire, session_version, {address: {0: 0, 1: 0}})
     assert set(partitions(session.first)) == {(address, 0), (address, 1)}, (
-        "the first answer names every partition"
+        "the first response names every partition"
     )
     assert partitions(session.next()) == {}
     produce(wire, name, batch(b"a"), partition=1)
@@ -241,7 +239,7 @@ def test_a_session_returns_only_changes(
     assert {key: offsets(row) for key, row in partitions(answer).items()} == {
         (address, 1): [(0, 0)]
     }
-    assert set(partitions(session.next())) == {(address, 1)}, "the position is the client's to move"
+    assert set(partitions(session.next())) == {(address, 1)}, "only the client changes the position"
     assert partitions(session.next({address: {1: 1}})) == {}
     produce(wire, name, batch(b"a"), partition=2)
     assert partitions(session.next()) == {}
@@ -283,7 +281,7 @@ def test_session_epochs_and_ids(
     assert session.next(session_epoch=2).error_code == SESSION_NOT_FOUND
 
 
-def test_an_error_in_a_session_is_returned_until_it_is_gone(
+def test_an_error_in_a_session_is_returned_until_it_ends(
     wire: Wire, session_version: int, addresses: tuple[str, Any]
 ) -> None:
     name, address = addresses
@@ -302,7 +300,9 @@ def test_a_full_fetch_without_session(wire: Wire, topic: str) -> None:
 
 
 def test_many_fetches_pipelined_while_producing(wire: Wire, broker: Broker, topic: str) -> None:
-    """Every fetch returns batches from its offset on, dense, whatever was appended meanwhile."""
+    """Every fetch returns consecutive batches from its offset on, whatever was appended
+    meanwhile.
+    """
     with Wire(broker.host, broker.port) as other:
         tickets = [
             other.post("Produce", 9, **produce_fields(topic, batch(b"%d" % i))) for i in range(100)

@@ -1,7 +1,7 @@
 """Classic groups on the wire: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DescribeGroups,
-ListGroups and DeleteGroups in every version, and their refusals.
+ListGroups and DeleteGroups in every version, and their errors.
 
-The same answers come from Apache Kafka 4.3.1 (`make conformance-kafka`).
+Apache Kafka 4.3.1 returns the same responses (`make conformance-kafka`).
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ ALL_GROUP_OPERATIONS = {3, 6, 8, 10, 11}
 """Read, delete, describe, describe configs, alter configs."""
 
 
-# -- refusals
+# -- errors
 
 
 @pytest.mark.parametrize("version", JOIN_VERSIONS)
-def test_joins_that_are_refused(members: Members, version: int) -> None:
+def test_invalid_joins_are_refused(members: Members, version: int) -> None:
     def refused(**more: Any) -> tuple[int, str]:
         answer = members.joined(members.admin, version, **more)
         assert (answer.generation_id, answer.leader, list(answer.members)) == (-1, "", [])
@@ -59,7 +59,7 @@ def test_joins_that_are_refused(members: Members, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", SYNC_VERSIONS)
-def test_syncs_that_are_refused(members: Members, version: int) -> None:
+def test_invalid_syncs_are_refused(members: Members, version: int) -> None:
     wire = members.connect()
     member = members.alone(wire)
     named = {"protocol_type": "consumer", "protocol_name": "range"} if version >= 5 else {}
@@ -87,7 +87,7 @@ def test_syncs_that_are_refused(members: Members, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", HEARTBEAT_VERSIONS)
-def test_heartbeats_that_are_refused(members: Members, version: int) -> None:
+def test_invalid_heartbeats_are_refused(members: Members, version: int) -> None:
     member = members.alone(members.connect())
     assert members.heartbeat(member, 1, version) == NONE
     assert members.heartbeat(member, 0, version) == ILLEGAL_GENERATION
@@ -121,14 +121,14 @@ def test_leaving_in_every_version(members: Members, version: int) -> None:
     assert members.state() == "Empty"
 
 
-# -- a life
+# -- the life of a group
 
 
 def test_a_group_from_its_first_member_to_its_end(members: Members) -> None:
     one, two = members.connect(), members.connect()
     first = members.joined(one)
     assert first.error_code == MEMBER_ID_REQUIRED and first.member_id.startswith("wire-")
-    # Apache Kafka answers before that is replicated
+    # Apache Kafka responds before that is replicated
     until(lambda: members.state() == "Empty", "the group is told of")
     a = first.member_id
     answer = members.joined(one, member=a)
@@ -167,7 +167,7 @@ def test_a_group_from_its_first_member_to_its_end(members: Members) -> None:
     assert members.joined(two, 5, protocol_type="connect").error_code == INCONSISTENT_PROTOCOL
     assert members.joined(two, 5, protocols=[("sticky", b"")]).error_code == INCONSISTENT_PROTOCOL
     b = members.joined(two).member_id
-    assert members.heartbeat(a, 1) == NONE  # nobody has joined yet
+    assert members.heartbeat(a, 1) == NONE  # no member has joined yet
     waiting = members.join(two, member=b)
     until(
         lambda: members.heartbeat(a, 1) == REBALANCE_IN_PROGRESS, "the member is told to join again"
@@ -185,7 +185,7 @@ def test_a_group_from_its_first_member_to_its_end(members: Members) -> None:
     assert members.synced(one, a, 2, {a: b"A", b: b"B"}).assignment == b"A"
     assert two.answer(waiting).assignment == b"B"
 
-    again = members.joined(two, member=b)  # a follower that says the same is told the generation
+    again = members.joined(two, member=b)  # a follower that repeats its request gets the generation
     assert (again.error_code, again.generation_id, members.state()) == (NONE, 2, "Stable")
     assert members.leave((b, None), ("stranger", None), ("", "nobody")) == [
         NONE,
@@ -228,21 +228,21 @@ def test_a_rebalance_fails_members_that_wait_for_their_assignments(members: Memb
     } == {a}
 
 
-def test_a_member_that_falls_silent_is_out(members: Members) -> None:
+def test_a_silent_member_is_removed(members: Members) -> None:
     wire = members.connect()
     member = members.alone(wire, session_timeout_ms=6000)
     until(lambda: members.state() == "Empty", "the session has ended", 30)
     assert members.heartbeat(member, 1) == UNKNOWN_MEMBER
 
 
-def test_an_id_that_was_given_out_can_be_given_back(members: Members) -> None:
+def test_a_pending_id_can_leave(members: Members) -> None:
     wire = members.connect()
     member = members.joined(wire, 4).member_id
     assert members.leave((member, None)) == [NONE]
     assert members.joined(wire, 4, member=member).error_code == UNKNOWN_MEMBER
 
 
-def test_the_protocol_that_most_prefer_among_those_that_all_have(members: Members) -> None:
+def test_the_common_protocol_with_most_votes_is_chosen(members: Members) -> None:
     one, two, three = (members.connect() for _ in range(3))
     a = members.alone(one, protocols=[("a", b"1"), ("b", b"1"), ("c", b"1")])
     waiting = [
@@ -287,7 +287,7 @@ def test_a_static_member_that_returns(members: Members) -> None:
     assert members.leave((b, "B")) == [FENCED_INSTANCE]
     assert members.synced(two, back.member_id, 2, group_instance_id="B").assignment == b"for B"
 
-    # the leader: before KIP-814 it is not told that it leads
+    # the leader: before KIP-814 its response does not name it as leader
     old = members.joined(one, 8, instance="A")
     assert (old.error_code, old.leader, old.skip_assignment, list(old.members)) == (
         NONE,
@@ -300,7 +300,7 @@ def test_a_static_member_that_returns(members: Members) -> None:
     assert sorted(row.group_instance_id for row in new.members) == ["A", "B"]
     assert members.synced(one, new.member_id, 2, group_instance_id="A").assignment == b"for A"
 
-    # now a rebalance, in which it comes back once more
+    # now a rebalance, in which it rejoins once more
     waiting = members.join(one, member=new.member_id, instance="A")
     until(lambda: members.state() == "PreparingRebalance", "the leader has joined again")
     three = members.connect()
@@ -312,7 +312,7 @@ def test_a_static_member_that_returns(members: Members) -> None:
     assert (answer.generation_id, answer.leader, len(answer.members)) == (3, answer.member_id, 1)
 
 
-# -- what is told
+# -- descriptions
 
 
 @pytest.mark.parametrize("version", DESCRIBE_VERSIONS)

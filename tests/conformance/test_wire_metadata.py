@@ -91,9 +91,9 @@ def test_unknown_topics_are_not_created_without_a_request(
 
 @pytest.mark.parametrize("version", [0, 1, 3, 4, 8, 12])
 def test_auto_creation(wire: Wire, new_name: Callable[[], str], version: int) -> None:
-    """Below version 4 there is no flag: asking is enough.
+    """Below version 4 there is no flag: the request is enough.
 
-    The first answer is 3 as if it were not being made.
+    The first response is error 3, as if the topic were not being created.
     """
     name = new_name()
     (row,) = metadata(wire, [name], version=version, create=True).topics
@@ -169,8 +169,8 @@ def test_describe_topic_partitions_pages(wire: Wire, new_name: Callable[[], str]
 
 @pytest.mark.parametrize("version", range(7))
 def test_find_coordinator(wire: Wire, broker: Broker, version: int) -> None:
-    """May say "not yet" while the coordinator's topic is being made; then names a node that
-    answers.
+    """It may return "not yet" while the coordinator's topic is being created; then it names a node
+    that responds.
     """
 
     def ask() -> tuple[str, int] | None:
@@ -183,5 +183,5 @@ def test_find_coordinator(wire: Wire, broker: Broker, version: int) -> None:
     assert until(ask, "a coordinator") in broker.addresses
 
 
-def test_find_coordinator_of_no_known_kind(wire: Wire) -> None:
+def test_find_coordinator_of_an_unknown_kind(wire: Wire) -> None:
     assert wire.ask("FindCoordinator", 3, key="x", key_type=9).error_code == INVALID_REQUEST

@@ -116,7 +116,9 @@ def test_by_timestamp(wire: Wire, topic: str, codec: int) -> None:
     }
     assert {stamp: list_offsets(wire, topic, stamp).offset for stamp in wanted} == wanted
     assert found(list_offsets(wire, topic, NOW_MS + 21)) == (NONE, NOW_MS + 40, 5)
-    assert found(list_offsets(wire, topic, NOW_MS + 41)) == (NONE, -1, -1), "later than everything"
+    assert found(list_offsets(wire, topic, NOW_MS + 41)) == (NONE, -1, -1), (
+        "later than every record"
+    )
     assert found(list_offsets(wire, topic, 2**63 - 1)) == (NONE, -1, -1)
 
 
@@ -126,7 +128,7 @@ def test_empty_partition(wire: Wire, topic: str) -> None:
     assert found(list_offsets(wire, topic, NOW_MS)) == (NONE, -1, -1)
     row = fetch_one(wire, topic, 0, max_wait_ms=0)
     assert (row.error_code, row.high_watermark, row.records or b"") == (NONE, 0, b""), (
-        "the end of an empty partition is no error"
+        "the end of an empty partition is not an error"
     )
 
 
@@ -138,14 +140,14 @@ def test_epochs_and_names(wire: Wire, topic: str, new_name: Callable[[], str]) -
 
 
 @pytest.mark.parametrize("version", range(1, 12))
-def test_a_partition_that_is_named_twice_has_one_row(
+def test_a_partition_named_twice_has_one_row(
     wire: Wire, version: int, new_name: Callable[[], str]
 ) -> None:
     topic, unknown = create_topic(wire, new_name(), partitions=2), new_name()
 
     def ask(*named: tuple[str, list[tuple[int, int]]]) -> dict[str, list[tuple[int, int]]]:
-        """The rows of each topic, (partition, error code), in the order of partitions; a
-        topic has one list of rows.
+        """The rows of each topic, (partition, error code), in the order of partitions; a topic has
+        one list of rows.
         """
         topics = [
             {
@@ -192,7 +194,7 @@ def test_delete_records(wire: Wire, topic: str, version: int, new_name: Callable
     row = fetch_one(wire, topic, 4)
     assert (row.error_code, row.log_start_offset, row.high_watermark) == (NONE, 4, 9)
     assert produce(wire, topic, batch(b"d")).log_start_offset == 4
-    assert delete_records(wire, topic, 2, version=version) == (NONE, 4), "never back"
+    assert delete_records(wire, topic, 2, version=version) == (NONE, 4), "never decreases"
     assert delete_records(wire, topic, 11, version=version) == (OFFSET_OUT_OF_RANGE, -1)
     assert delete_records(wire, topic, -1, version=version) == (NONE, 10), (
         "-1 is the high watermark"
@@ -204,7 +206,7 @@ def test_delete_records(wire: Wire, topic: str, version: int, new_name: Callable
         delete_records(wire, topic, 0, version=version, partition=4)[0]
         == UNKNOWN_TOPIC_OR_PARTITION
     )
-    assert produce(wire, topic, batch(b"e")).base_offset == 10, "offsets are not used again"
+    assert produce(wire, topic, batch(b"e")).base_offset == 10, "offsets are not reused"
 
 
 @pytest.mark.parametrize("version", range(2, 5))
@@ -224,6 +226,6 @@ def test_offset_for_leader_epoch(wire: Wire, topic: str, version: int) -> None:
 
     assert ask(0) == (NONE, 0, 2)
     assert ask(0, current=0) == (NONE, 0, 2)
-    assert ask(7) == (NONE, -1, -1), "an epoch that never was"
+    assert ask(7) == (NONE, -1, -1), "an epoch that never existed"
     assert ask(0, current=7)[0] == UNKNOWN_LEADER_EPOCH
     assert ask(0, partition=7)[0] == UNKNOWN_TOPIC_OR_PARTITION

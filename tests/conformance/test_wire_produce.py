@@ -1,6 +1,4 @@
-"""Produce, version by version and refusal by refusal; and the idempotent producer's
-sequence numbers.
-"""
+"""Produce, each version and each error; and the idempotent producer's sequence numbers."""
 
 from __future__ import annotations
 
@@ -42,7 +40,9 @@ def test_every_version(wire: Wire, topic: str, version: int) -> None:
 def test_stored_batches_carry_the_assigned_offset_and_the_leader_epoch(
     wire: Wire, topic: str
 ) -> None:
-    """Both lie outside the CRC; Sarama takes batches with a stale base offset for repeats."""
+    """Both are outside the CRC; Sarama interprets batches with a stale base offset as
+    duplicates.
+    """
     for _ in range(3):
         produce(wire, topic, Batch(records=records(b"a", b"b"), leader_epoch=77).encode())
     stored = parse(fetch_one(wire, topic, 0).records)
@@ -55,14 +55,16 @@ def test_stored_batches_carry_the_assigned_offset_and_the_leader_epoch(
 
 def test_acks_0_gets_no_response(wire: Wire, topic: str) -> None:
     wire.post("Produce", 9, **produce_fields(topic, batch(b"a"), acks=0))
-    assert wire.ask("ApiVersions", 0).error_code == 0, "the next answer is the next request's"
+    assert wire.ask("ApiVersions", 0).error_code == 0, (
+        "the next response is that of the next request"
+    )
     until(lambda: list_offsets(wire, topic, -1).offset == 1, "the record")
 
 
 def test_acks_0_with_an_error_closes_the_connection(
     wire: Wire, new_name: Callable[[], str]
 ) -> None:
-    """There is no other way to make the client look for new metadata."""
+    """There is no other way to make the client refresh its metadata."""
     wire.post("Produce", 9, **produce_fields(new_name(), batch(b"a"), acks=0))
     assert wire.closed()
 
@@ -78,10 +80,10 @@ def test_append_time_is_returned_and_stored(wire: Wire, new_name: Callable[[], s
 
 @pytest.mark.parametrize("version", range(3, 14))
 @pytest.mark.parametrize("codec", [0, 1])
-def test_the_claim_that_a_broker_stamped_a_batch(
+def test_a_client_s_log_append_time_flag(
     wire: Wire, new_name: Callable[[], str], codec: int, version: int
 ) -> None:
-    """Overlooked where producers stamp, refused where the broker does."""
+    """Ignored where producers stamp, refused where the broker does."""
     data = Batch(
         records=records(b"a", b"b"),
         attributes=LOG_APPEND_TIME,
@@ -118,7 +120,7 @@ def test_the_claim_that_a_broker_stamped_a_batch(
 def test_compression_type_of_the_topic(
     wire: Wire, new_name: Callable[[], str], wanted: str, codec: int
 ) -> None:
-    """Small and large batches; one that has the codec of the topic is stored as it came."""
+    """Small and large batches; one that has the codec of the topic is stored unchanged."""
     topic = create_topic(wire, new_name(), configs={"compression.type": wanted})
     producer_id, epoch = new_producer_id(wire)
     stored_codec = (
@@ -149,7 +151,7 @@ def test_compression_type_of_the_topic(
         assert (stored.payload == data[61:]) == (stored_codec == codec)
         if not stored_codec:
             assert stored.payload == b"".join(records(*values))
-        assert produce(wire, topic, data).base_offset == sequence, "a repetition"
+        assert produce(wire, topic, data).base_offset == sequence, "a retry"
         sequence += len(values)
     damaged = Batch(codec=codec, crc=1).encode()
     assert produce(wire, topic, damaged).error_code == CORRUPT_MESSAGE
@@ -226,13 +228,13 @@ NOT_ONE_BATCH = (
     "magic 1",
     "length above the set",
 )
-"""Refused before they come to a log."""
+"""Refused before they reach a log."""
 
 
 @pytest.mark.parametrize("version", [5, 9, 13])
 def test_the_log_start_offset_of_refused_batches(wire: Wire, topic: str, version: int) -> None:
-    """Of the log where it refuses a batch; -1 where the bytes do not come to it, or the
-    error is one of these codes.
+    """That of the log where it refuses a batch; -1 where the bytes do not reach it, or the error is
+    one of these codes.
     """
     produce(wire, topic, batch(*[b"a"] * 5))
     rows = [{"name": topic, "partitions": [{"partition_index": 0, "offset": 3}]}]
@@ -253,7 +255,9 @@ def test_the_log_start_offset_of_refused_batches(wire: Wire, topic: str, version
 
 @pytest.mark.parametrize("version", range(8, 14))
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
-def test_records_out_of_time_are_named(wire: Wire, topic: str, codec: int, version: int) -> None:
+def test_records_with_refused_timestamps_are_named(
+    wire: Wire, topic: str, codec: int, version: int
+) -> None:
     now = int(time.time() * 1000)
     late = now + 3 * 3600_000
     address = topic_id(wire, topic) if version >= 13 else topic
@@ -276,7 +280,7 @@ def test_records_out_of_time_are_named(wire: Wire, topic: str, codec: int, versi
 
 
 @pytest.mark.parametrize("acks", [2, -2, 100])
-def test_acks_that_do_not_exist(wire: Wire, topic: str, acks: int) -> None:
+def test_invalid_acks(wire: Wire, topic: str, acks: int) -> None:
     assert produce(wire, topic, batch(b"a"), acks=acks).error_code == INVALID_REQUIRED_ACKS
 
 
@@ -287,7 +291,7 @@ def test_zstd_needs_produce_7(wire: Wire, topic: str, codec: int) -> None:
     assert produce(wire, topic, batch(b"a" * 100, codec=codec), version=7).error_code == NONE
     for version in (4, 9, 10, 12):
         assert fetch_one(wire, topic, 0, version=version).error_code == NONE, (
-            "but old fetches are served it"
+            "but old fetches get it"
         )
 
 
@@ -308,7 +312,7 @@ def test_max_message_bytes(wire: Wire, new_name: Callable[[], str]) -> None:
     assert produce(wire, topic, batch(b"x" * 1001)).error_code == MESSAGE_TOO_LARGE
 
 
-def test_a_compacted_topic_wants_keys(wire: Wire, new_name: Callable[[], str]) -> None:
+def test_a_compacted_topic_requires_keys(wire: Wire, new_name: Callable[[], str]) -> None:
     topic = create_topic(wire, new_name(), configs={"cleanup.policy": "compact"})
     keyed = Batch(records=[record(b"v", key=b"k")]).encode()
     assert produce(wire, topic, keyed).error_code == NONE
@@ -317,7 +321,7 @@ def test_a_compacted_topic_wants_keys(wire: Wire, new_name: Callable[[], str]) -
     assert [error.batch_index for error in row.record_errors] == [0]
 
 
-def test_a_refused_partition_does_not_hold_back_its_neighbours(
+def test_a_refused_partition_does_not_affect_the_others(
     wire: Wire, new_name: Callable[[], str]
 ) -> None:
     topic = create_topic(wire, new_name(), partitions=2)
@@ -372,13 +376,13 @@ def producer(wire: Wire, topic: str) -> Producer:
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_producer_ids_are_never_given_twice(wire: Wire, version: int) -> None:
+def test_producer_ids_are_never_reused(wire: Wire, version: int) -> None:
     given = [new_producer_id(wire, version) for _ in range(5)]
     assert len({producer_id for producer_id, _ in given}) == 5
     assert {epoch for _, epoch in given} == {0}
 
 
-def test_repeats_of_the_last_five_batches_get_their_first_offsets(producer: Producer) -> None:
+def test_retries_of_the_last_five_batches_get_their_first_offsets(producer: Producer) -> None:
     for i in range(6):
         assert producer.send(i * 10, 10) == (NONE, i * 10)
     for i in range(1, 6):
@@ -416,7 +420,7 @@ def test_sequences_wrap_around(producer: Producer) -> None:
     assert producer.send(2**31 - 1, 3) == (NONE, 2)
 
 
-def test_producers_do_not_see_each_others_sequences(
+def test_sequences_of_producers_are_independent(
     wire: Wire, topic: str, new_name: Callable[[], str]
 ) -> None:
     one, two = Producer(wire, topic), Producer(wire, topic)

@@ -1,4 +1,4 @@
-"""The connection itself: ApiVersions in every version, order of answers, and what closes a
+"""The connection itself: ApiVersions in every version, order of responses, and what closes a
 connection.
 """
 
@@ -25,7 +25,7 @@ def test_api_versions(wire: Wire, version: int) -> None:
     ranges = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
     assert len(ranges) == len(answer.api_keys), "a key appears once"
     assert all(0 <= low <= high for low, high in ranges.values())
-    assert ranges[0][0] == 0, "librdkafka gives up compression unless Produce is advertised from 0"
+    assert ranges[0][0] == 0, "librdkafka disables compression unless Produce is advertised from 0"
     assert ranges[0][1] >= 13
     assert ranges[3][0] == 0
     assert ranges[API_VERSIONS][0] == 0 and ranges[API_VERSIONS][1] >= 4
@@ -44,7 +44,7 @@ def test_unknown_api_versions_version_gets_a_response_of_version_0(wire: Wire) -
     correlation_id, error, count, key, low, high = struct.unpack(">ihihhh", frame)
     assert (correlation_id, error, count, key, low) == (7, 35, 1, API_VERSIONS, 0)
     assert 4 <= high < 99
-    assert wire.ask("ApiVersions", 0).error_code == 0, "the connection lives on"
+    assert wire.ask("ApiVersions", 0).error_code == 0, "the connection stays open"
 
 
 def test_api_versions_response_header_is_always_version_0(wire: Wire) -> None:
@@ -59,11 +59,11 @@ def test_api_versions_response_header_is_always_version_0(wire: Wire) -> None:
     )
     frame = wire.frame()
     assert struct.unpack_from(">ih", frame) == (9, 0), (
-        "the error code follows the correlation id at once: no tagged fields between"
+        "the error code directly follows the correlation id: no tagged fields between"
     )
 
 
-def test_api_versions_with_an_unfit_software_name(wire: Wire) -> None:
+def test_api_versions_with_an_invalid_software_name(wire: Wire) -> None:
     wire.send_frame(
         encode(
             "ApiVersions",
@@ -88,7 +88,7 @@ def test_null_client_id(wire: Wire) -> None:
 
 
 def test_pipelined_requests_get_responses_in_order(wire: Wire, topic: str) -> None:
-    """Quick ones behind slow ones too: the parked fetch in the middle holds back what follows."""
+    """Also fast ones behind slow ones: the parked fetch in the middle delays the later ones."""
     tickets = [wire.post("Produce", 9, **produce_fields(topic, batch(b"a"))) for _ in range(20)]
     tickets.append(wire.post("Fetch", 12, **fetch_fields({topic: {0: 20}}, max_wait_ms=100)))
     tickets.append(wire.post("ApiVersions", 0))
@@ -115,7 +115,9 @@ def test_two_frames_in_one_segment_and_one_frame_in_many(wire: Wire) -> None:
 
 
 def test_a_response_still_arrives_after_the_client_shut_down_its_sending_side(wire: Wire) -> None:
-    """Kafka drops the connection, maybe with the answer; an answer that comes must be whole."""
+    """Kafka drops the connection, maybe with the response; a response that arrives must be
+    complete.
+    """
     import socket
 
     ticket = wire.post("ApiVersions", 0)
@@ -168,7 +170,7 @@ STREAMS = {
 
 
 @pytest.mark.parametrize("data", STREAMS.values(), ids=STREAMS)
-def test_what_is_not_a_frame_closes_the_connection(wire: Wire, broker: Broker, data: bytes) -> None:
+def test_invalid_frames_close_the_connection(wire: Wire, broker: Broker, data: bytes) -> None:
     wire.send(data)
     assert wire.closed()
     with Wire(broker.host, broker.port) as other:

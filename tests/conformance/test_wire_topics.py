@@ -1,5 +1,5 @@
-"""CreateTopics, DeleteTopics, CreatePartitions: what is made, what is refused, and that one
-bad row spoils no other.
+"""CreateTopics, DeleteTopics, CreatePartitions: created and refused rows, and that one bad row does
+not affect others.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TOPIC_CONFIG = 1
 
 
 def assigned(name: str, *replicas: list[int]) -> dict[str, Any]:
-    """A row of CreateTopics with a hand-made assignment."""
+    """A row of CreateTopics with a manual assignment."""
     rows = [{"partition_index": i, "broker_ids": ids} for i, ids in enumerate(replicas)]
     return new_topic(name, partitions=-1, replicas=-1, assignments=rows)
 
@@ -72,7 +72,9 @@ def test_create_in_every_version(wire: Wire, new_name: Callable[[], str], versio
 
 
 @pytest.mark.parametrize("version", CREATE_VERSIONS)
-def test_only_validate(wire: Wire, new_name: Callable[[], str], version: int) -> None:
+def test_validate_only_changes_nothing(
+    wire: Wire, new_name: Callable[[], str], version: int
+) -> None:
     name = new_name()
     assert (
         create_topics(wire, new_topic(name, partitions=3), version=version, validate_only=True)[
@@ -112,7 +114,7 @@ def test_assignment_by_hand(wire: Wire, new_name: Callable[[], str]) -> None:
     assert create_topics(wire, gap)[name].error_code == INVALID_ASSIGNMENT
 
 
-def test_refused_rows_spoil_no_other(wire: Wire, new_name: Callable[[], str]) -> None:
+def test_refused_rows_do_not_affect_others(wire: Wire, new_name: Callable[[], str]) -> None:
     good, existing = new_name(), create_topic(wire, new_name())
     refused = {
         existing: (new_topic(existing), TOPIC_EXISTS),
@@ -219,7 +221,7 @@ def test_delete_by_id(wire: Wire, topic: str) -> None:
     )
 
 
-def test_delete_oddities(wire: Wire, topic: str, new_name: Callable[[], str]) -> None:
+def test_delete_edge_cases(wire: Wire, topic: str, new_name: Callable[[], str]) -> None:
     twice = create_topic(wire, new_name())
     rows = [
         {"name": twice},
@@ -255,7 +257,7 @@ def test_a_recreated_name_is_another_topic(wire: Wire, topic: str) -> None:
 def create_partitions(
     wire: Wire, *rows: dict[str, Any], version: int = 3, validate_only: bool = False
 ) -> list[tuple[str, int]]:
-    """(topic, error code) of each row of the answer."""
+    """(topic, error code) of each row of the response."""
     fields = [{"assignments": None} | row for row in rows]
     answer = wire.ask(
         "CreatePartitions", version, topics=fields, timeout_ms=10_000, validate_only=validate_only

@@ -1,8 +1,8 @@
-"""The coordinator of transactions on the wire: InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn,
-EndTxn, DescribeTransactions and ListTransactions in every version, and their refusals.
+"""The transaction coordinator on the wire: InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn,
+EndTxn, DescribeTransactions and ListTransactions in every version, and their errors.
 
-The same answers come from Apache Kafka 4.3.1 (`make conformance-kafka`), but where a test says
-otherwise.
+Apache Kafka 4.3.1 returns the same responses (`make conformance-kafka`), except where a test
+mentions it.
 """
 
 from __future__ import annotations
@@ -51,9 +51,7 @@ class Who(NamedTuple):
 
 
 class Transactions:
-    """One transactional id, asked as it is; where the coordinator says that it is busy,
-    once more.
-    """
+    """Requests of one transactional id; a request is retried when the coordinator is busy."""
 
     def __init__(self, wire: Wire, name: str) -> None:
         self.wire, self.name = wire, name
@@ -222,7 +220,7 @@ def test_each_initialization_raises_the_epoch(txn: Transactions, version: int) -
     ("timeout_ms", "code"),
     [(0, INVALID_TIMEOUT), (-1, INVALID_TIMEOUT), (900_001, INVALID_TIMEOUT), (900_000, NONE)],
 )
-def test_time_outs_have_bounds(txn: Transactions, timeout_ms: int, code: int) -> None:
+def test_timeouts_have_bounds(txn: Transactions, timeout_ms: int, code: int) -> None:
     assert txn.init(timeout_ms=timeout_ms)[0] == code
 
 
@@ -236,7 +234,7 @@ def test_a_producer_raises_its_own_epoch(txn: Transactions, version: int) -> Non
     fenced = FENCED if version >= 4 else OLD_EPOCH
     first = txn.begin()
     assert txn.init(first, version=version) == (NONE, first.next())
-    assert txn.init(first, version=version) == (NONE, first.next()), "the answer was lost"
+    assert txn.init(first, version=version) == (NONE, first.next()), "the response was lost"
     assert txn.init(first.next(), version=version) == (NONE, first.next().next())
     assert txn.init(first, version=version) == (fenced, Who(-1, -1))
     assert txn.init(Who(first.producer_id + 10**6, 0), version=version)[0] == fenced
@@ -283,7 +281,9 @@ def test_partitions_are_added(txn: Transactions, topic: str, version: int) -> No
 
 
 @pytest.mark.parametrize("version", ADD)
-def test_producers_that_may_not_add_partitions(txn: Transactions, topic: str, version: int) -> None:
+def test_fenced_producers_cannot_add_partitions(
+    txn: Transactions, topic: str, version: int
+) -> None:
     fenced = FENCED if version >= 2 else OLD_EPOCH
     assert txn.add(Who(1, 0), topic, version=version) == {NO_MAPPING}
     who = txn.begin()
@@ -362,7 +362,7 @@ def test_the_first_protocol_keeps_the_epoch(
         assert txn.end(who.next(), commit=commit, version=version)[0] == fenced
         assert txn.end(who, commit=commit, version=version) == (NONE, nobody)
         txn.until_state("CompleteCommit" if commit else "CompleteAbort")
-        assert txn.end(who, commit=commit, version=version) == (NONE, nobody), "asked again"
+        assert txn.end(who, commit=commit, version=version) == (NONE, nobody), "repeated"
         assert txn.end(who, commit=not commit, version=version)[0] == WRONG_STATE
     assert list(txn.described().topics) == []
 
@@ -376,7 +376,7 @@ def test_the_second_protocol_raises_the_epoch(txn: Transactions, topic: str, com
         assert txn.end(who.next(), commit=commit, version=5)[0] == FENCED
         assert txn.end(who, commit=commit, version=5) == (NONE, who.next())
         txn.until_state("CompleteCommit" if commit else "CompleteAbort")
-        assert txn.end(who, commit=commit, version=5) == (NONE, who.next()), "asked again"
+        assert txn.end(who, commit=commit, version=5) == (NONE, who.next()), "repeated"
         assert txn.end(who, commit=not commit, version=5)[0] == WRONG_STATE
         assert txn.add(who, topic) == {FENCED}
         who = who.next()
@@ -410,7 +410,7 @@ def test_a_transaction_that_takes_too_long_is_aborted(txn: Transactions, topic: 
 # -- DescribeTransactions, ListTransactions
 
 
-def test_ids_that_are_not_known(txn: Transactions) -> None:
+def test_unknown_ids(txn: Transactions) -> None:
     row = txn.described()
     assert (row.error_code, row.transactional_id, row.transaction_state, row.producer_id) == (
         NOT_FOUND,

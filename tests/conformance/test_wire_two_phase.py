@@ -1,9 +1,9 @@
 """Two-phase commit on the wire (KIP-939): InitProducerId v6, and EndTxn from connections that wrote
 nothing.
 
-Apache Kafka 4.3.1 gives the same answers (`make conformance-kafka`) when it is started with
-unstable API versions, as here; it answers UNSUPPORTED_VERSION to `keep_prepared_txn`, so that what
-follows a preparation is `mqd_only`.
+Apache Kafka 4.3.1 returns the same responses (`make conformance-kafka`) when it is started with
+unstable API versions, as here; it returns UNSUPPORTED_VERSION for `keep_prepared_txn`, so that
+everything after a preparation is `mqd_only`.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def broker(two_phase_cluster: Ensemble) -> Broker:
 
 
 def ask(wire: Wire, name: str, version: int, **fields: Any) -> Any:
-    """A flexible request by mqd's own schemas: kafka-python's have neither InitProducerId
-    v6 nor mqd's tagged fields.
+    """A flexible request by mqd's own schemas: kafka-python's have neither InitProducerId v6 nor
+    mqd's tagged fields.
     """
     api = apis.by_name(name)
     wire.send_frame(
@@ -79,7 +79,7 @@ def ask(wire: Wire, name: str, version: int, **fields: Any) -> Any:
 
 class TwoPhase(Transactions):
     def request(self, **fields: Any) -> Any:
-        """InitProducerId v6, once."""
+        """One InitProducerId v6."""
         return ask(
             self.wire,
             "InitProducerId",
@@ -102,7 +102,7 @@ class TwoPhase(Transactions):
         keep: bool = False,
         timeout_ms: int = 60_000,
     ) -> tuple[int, Who, Who]:
-        """Its code, the producer, and the pair of the transaction that was kept."""
+        """Its code, the producer, and the producer of the kept transaction."""
 
         def once() -> tuple[int, Any]:
             fields = {
@@ -186,7 +186,7 @@ def test_enable_2pc_ignores_the_time_out(txn: TwoPhase, wire: Wire, topic: str) 
     assert txn.end(who, version=5)[0] == NONE
 
 
-def test_any_connection_may_end_it_again_and_again(
+def test_any_connection_may_end_it_repeatedly(
     txn: TwoPhase, wire: Wire, topic: str, broker: Broker
 ) -> None:
     who = txn.open(two_phase=True)
@@ -199,7 +199,7 @@ def test_any_connection_may_end_it_again_and_again(
     assert txn.end(Who(who.producer_id + 7777, 0), version=5)[0] == NO_MAPPING
 
 
-def test_what_was_aborted_is_never_committed(txn: TwoPhase, wire: Wire, topic: str) -> None:
+def test_an_aborted_transaction_is_never_committed(txn: TwoPhase, wire: Wire, topic: str) -> None:
     who = txn.open(two_phase=True)
     assert write(wire, txn, who, topic) == NONE
     code, following, ongoing = txn.init6(two_phase=True)
@@ -213,9 +213,7 @@ def test_what_was_aborted_is_never_committed(txn: TwoPhase, wire: Wire, topic: s
 def test_kafka_refuses_to_keep_a_transaction_and_mqd_does_not(
     txn: TwoPhase, request: pytest.FixtureRequest
 ) -> None:
-    """By this a client finds out at once, without an open transaction, which of them it
-    talks to.
-    """
+    """From this a client detects at once, without an open transaction, which broker it uses."""
     who = txn.open()
     code, following, ongoing = txn.init6(who, keep=True)
     if request.config.getoption("--kind", default="mqd") == "kafka":
@@ -226,7 +224,9 @@ def test_kafka_refuses_to_keep_a_transaction_and_mqd_does_not(
 
 
 def prepared(txn: TwoPhase, wire: Wire, topic: str, *, timeout_ms: int = 60_000) -> tuple[Who, Who]:
-    """Who wrote a record into each partition, and the owner of the transaction that is prepared."""
+    """The producer that wrote a record into each partition, and the owner of the prepared
+    transaction.
+    """
     writer = txn.open(timeout_ms=timeout_ms)
     assert (
         write(wire, txn, writer, topic) == NONE
@@ -257,9 +257,9 @@ def test_a_prepared_transaction_is_sealed(txn: TwoPhase, wire: Wire, topic: str)
 
 @pytest.mark.mqd_only
 def test_a_prepared_transaction_waits_for_its_owner(txn: TwoPhase, wire: Wire, topic: str) -> None:
-    """Beyond its timeout, which Apache Kafka does not lift."""
+    """Beyond its timeout, which Apache Kafka does not suspend."""
     _, owner = prepared(txn, wire, topic, timeout_ms=300)
-    time.sleep(1.5)  # the timeout, and several searches for what timed out
+    time.sleep(1.5)  # the timeout, and several searches for timed-out transactions
     assert (
         txn.described().transaction_state == "Ongoing"
         and txn.described().transaction_timeout_ms == FOREVER
@@ -270,7 +270,7 @@ def test_a_prepared_transaction_waits_for_its_owner(txn: TwoPhase, wire: Wire, t
 
 
 @pytest.mark.mqd_only
-def test_recovery_takes_the_decision_over_and_the_sweep_aborts(
+def test_recovery_takes_over_the_decision_and_the_sweep_aborts(
     txn: TwoPhase, wire: Wire, topic: str
 ) -> None:
     """Apache Kafka 4.3.1 cannot recover a prepared transaction."""
@@ -287,7 +287,7 @@ def test_recovery_takes_the_decision_over_and_the_sweep_aborts(
 def test_the_next_transaction_of_the_owner_is_another_one(
     txn: TwoPhase, wire: Wire, topic: str
 ) -> None:
-    """As KIP-939 says; Apache Kafka 4.3.1 does not have it."""
+    """As in KIP-939; Apache Kafka 4.3.1 does not have it."""
     _, owner = prepared(txn, wire, topic)
     code, following = txn.end(owner, version=5)
     assert code == NONE
@@ -317,7 +317,7 @@ def test_without_the_option_version_6_does_not_exist(
 @pytest.mark.mqd_only
 @pytest.mark.parametrize("read", [read_confluent, read_kafka_python, read_aiokafka])
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-def test_readers_step_over_seals(
+def test_readers_skip_seals(
     txn: TwoPhase,
     wire: Wire,
     topic: str,
@@ -339,7 +339,7 @@ def test_readers_step_over_seals(
 def test_mqctl_shows_prepared_transactions_and_their_owners(
     txn: TwoPhase, wire: Wire, topic: str, broker: Broker
 ) -> None:
-    """Apache Kafka 4.3.1 does not know which transactions are prepared."""
+    """Apache Kafka 4.3.1 does not record which transactions are prepared."""
 
     def mqctl(*arguments: str) -> Any:
         command = [

@@ -1,7 +1,7 @@
-"""Transactional producers of stock clients behind one small face, and readers of both isolation
-levels.
+"""Transactional producers of stock clients behind one small interface, and readers of both
+isolation levels.
 
-Errors rise as `Refused`, which names what the client was told.
+Errors rise as `Refused`, which names the client's error.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Refused(Exception):
 
 
 class Transactional(ABC):
-    """One transactional producer; it is opened, and has fenced whoever had its id, when it
-    is made.
+    """One transactional producer; on creation it is opened, and has fenced the previous producer of
+    its id.
     """
 
     @abstractmethod
@@ -45,7 +45,7 @@ class Transactional(ABC):
 
     @abstractmethod
     def send_offsets(self, topic: str, offsets: Mapping[int, int], group: str) -> None:
-        """Of a consumer that assigns its partitions itself."""
+        """The offsets of a consumer that assigns its partitions itself."""
 
     @abstractmethod
     def commit(self) -> None: ...
@@ -55,7 +55,7 @@ class Transactional(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Whatever is open stays open."""
+        """An open transaction stays open."""
 
     def run(
         self, topic: str, values: Sequence[bytes], *, committed: bool = True, partition: int = 0
@@ -185,7 +185,7 @@ class KafkaPython(Transactional):
 
 
 class Aiokafka(Transactional):
-    """aiokafka, with a loop of its own on a thread."""
+    """aiokafka, with its own event loop on a thread."""
 
     def __init__(self, address: str, transactional_id: str, timeout_ms: int) -> None:
         self._loop = asyncio.new_event_loop()
@@ -239,8 +239,7 @@ class Aiokafka(Transactional):
 
     def close(self) -> None:
         async def stop() -> None:
-            # it has no way to go without its batches but to be told so; a transaction that is open
-            # stays open
+            # it drops its batches only on request; an open transaction stays open
             await asyncio.wait_for(self._producer.stop(), 5)
 
         try:
@@ -263,7 +262,7 @@ PRODUCERS: dict[str, type[Transactional]] = {
 
 
 def read_confluent(address: str, topic: str, isolation: str, partition: int = 0) -> list[bytes]:
-    """Every value up to where this isolation level ends."""
+    """Every value up to the end of this isolation level."""
     consumer = confluent_consumer(address, isolation_level=isolation, enable_partition_eof="true")
     try:
         consumer.assign([confluent_kafka.TopicPartition(topic, partition, 0)])

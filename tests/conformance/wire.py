@@ -1,9 +1,9 @@
-"""Bare sockets that speak the protocol through kafka-python's schemas: an encoder and decoder that
-is not ours.
+"""Bare sockets that use the protocol through kafka-python's schemas: an encoder and decoder that
+are not mqd's.
 
-`Wire.ask("Metadata", 12, topics=None)` is one request and its answer, with nested structures
-written as plain dicts and missing fields at their schema's defaults; `post` and `answer` take the
-two halves apart for pipelining; `send`, `frame` and `closed` are for what no client would do.
+`Wire.ask("Metadata", 12, topics=None)` is one request and its response, with nested structures
+written as plain dicts and missing fields at their schema's defaults; `post` and `answer` are its
+two halves, for pipelining; `send`, `frame` and `closed` are for invalid input.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _MODULES = (
 
 
 class Closed(Exception):
-    """The broker closed the connection where an answer was expected."""
+    """The broker closed the connection where a response was expected."""
 
 
 class Ticket(NamedTuple):
-    """A request that was sent, and what its answer will be."""
+    """A sent request, and the schema of its response."""
 
     api: str
     version: int
@@ -80,7 +80,7 @@ def encode(
 
 
 class Wire:
-    """One TCP connection. Every wait has a deadline; running into it is a TimeoutError."""
+    """One TCP connection. Every wait has a deadline; exceeding it is a TimeoutError."""
 
     def __init__(self, host: str, port: int, timeout_s: float = TIMEOUT_S) -> None:
         self._correlation_ids = itertools.count(1)
@@ -99,40 +99,40 @@ class Wire:
         self.socket.close()
 
     def send(self, data: bytes) -> None:
-        """Raw bytes, as they are."""
+        """Send raw bytes."""
         self.socket.sendall(data)
 
     def send_frame(self, body: bytes) -> None:
-        """Bytes behind their length."""
+        """Send bytes after their length."""
         self.send(struct.pack(">i", len(body)) + body)
 
     def post(self, api: str, version: int, **fields: Any) -> Ticket:
-        """Send a request and do not wait."""
+        """Send a request without waiting."""
         ticket = Ticket(api, version, next(self._correlation_ids))
         self.send_frame(encode(api, version, ticket.correlation_id, **fields))
         return ticket
 
     def answer(self, ticket: Ticket) -> Any:
-        """The next answer, which must be this request's, decoded; the schema must explain
-        every byte of it.
+        """The next response, decoded. It must be this request's; the schema must cover every byte
+        of it.
         """
         frame = self.frame()
         assert struct.unpack(">i", frame[:4]) == (ticket.correlation_id,), (
-            "answers come in the order of the requests"
+            "responses are in the order of the requests"
         )
         decoded = schema(f"{ticket.api}Response").decode(frame, version=ticket.version, header=True)
         decoded.with_header(correlation_id=ticket.correlation_id)
         assert len(decoded.encode(header=True)) == len(frame), (
-            "bytes that the schema does not explain"
+            "bytes that the schema does not cover"
         )
         return decoded
 
     def ask(self, api: str, version: int, **fields: Any) -> Any:
-        """One request, its answer."""
+        """One request and its response."""
         return self.answer(self.post(api, version, **fields))
 
     def frame(self) -> bytes:
-        """The next whole answer without its length. Raises Closed (also on a reset)."""
+        """The next whole response without its length. Raises Closed (also on a reset)."""
         try:
             (size,) = struct.unpack(">i", self._receive(4))
             return self._receive(size)
@@ -149,7 +149,7 @@ class Wire:
         return bytes(data)
 
     def closed(self) -> bool:
-        """Wait until the broker closes the connection: True. False if it answers instead."""
+        """Wait until the broker closes the connection: True. False if it responds instead."""
         try:
             return self.socket.recv(1) == b""
         except ConnectionError:
@@ -165,7 +165,7 @@ def until(
 ) -> Any:
     """Poll until `condition` returns something true, and return that.
 
-    Fails the test after the deadline, with what `told` says then.
+    Fails the test after the deadline, with the result of `told`.
     """
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
@@ -174,7 +174,7 @@ def until(
     return value
 
 
-# -- the requests that most tests need
+# -- common requests
 
 
 def new_topic(
@@ -199,7 +199,7 @@ def new_topic(
 def create_topics(
     wire: Wire, *topics: dict[str, Any], version: int = 7, validate_only: bool = False
 ) -> dict[str, Any]:
-    """CreateTopics; the rows of the answer by topic name."""
+    """CreateTopics; the rows of the response by topic name."""
     answer = wire.ask(
         "CreateTopics", version, topics=topics, timeout_ms=10_000, validate_only=validate_only
     )
@@ -209,11 +209,11 @@ def create_topics(
 def create_topic(
     wire: Wire, name: str, *, partitions: int = 1, configs: Mapping[str, str] | None = None
 ) -> str:
-    """Create a topic and wait until its partitions are led: metadata may say so before the leader
-    itself knows.
+    """Create a topic and wait until its partitions have leaders: metadata may name the leader
+    before the leader itself applies it.
 
-    The topic keeps records for ever, because tests write old timestamps. In a cluster the node of
-    this connection leads it, because tests go on talking to that node.
+    The topic keeps records forever, because tests write old timestamps. In a cluster the node of
+    this connection leads it, because tests continue with that node.
     """
     wanted = new_topic(
         name, partitions=partitions, configs={"retention.ms": "-1"} | dict(configs or {})
@@ -237,7 +237,7 @@ def create_topic(
 
 
 def nodes_from_here(wire: Wire) -> list[int]:
-    """The ids of all nodes, first that of the node at the other end."""
+    """The ids of all nodes, starting with the node at the other end."""
     port = wire.socket.getpeername()[1]
     return [
         row.node_id
@@ -250,13 +250,13 @@ def nodes_from_here(wire: Wire) -> list[int]:
 def metadata(
     wire: Wire, names: list[str] | None, *, version: int = 12, create: bool = False
 ) -> Any:
-    """The Metadata answer for these topics (None: all)."""
+    """The Metadata response for these topics (None: all)."""
     topics = None if names is None else [{"name": name} for name in names]
     return wire.ask("Metadata", version, topics=topics, allow_auto_topic_creation=create)
 
 
 def has_leaders(wire: Wire, name: str, partitions: int) -> bool:
-    """Whether every partition of the topic is there and led."""
+    """Whether every partition of the topic exists and has a leader."""
     (row,) = metadata(wire, [name]).topics
     return (
         row.error_code == 0
@@ -296,7 +296,7 @@ def produce(
     partition: int = 0,
     acks: int = -1,
 ) -> Any:
-    """Produce to one partition; returns its row of the answer."""
+    """Produce to one partition; returns its row of the response."""
     answer = wire.ask(
         "Produce", version, **produce_fields(topic, data, partition=partition, acks=acks)
     )
@@ -349,7 +349,7 @@ def fetch_fields(
 
 
 def fetch(wire: Wire, wanted: Wanted, *, version: int = 12, **options: Any) -> Any:
-    """One Fetch, its answer."""
+    """One Fetch and its response."""
     return wire.ask("Fetch", version, **fetch_fields(wanted, **options))
 
 
@@ -398,7 +398,7 @@ def list_offsets(
 def new_producer_id(wire: Wire, version: int = 4) -> tuple[int, int]:
     """(producer id, epoch) of a new idempotent producer.
 
-    A broker that has just started may ask to try again.
+    A broker that has just started may return a retriable error.
     """
 
     def ask() -> Any:
@@ -412,7 +412,7 @@ def new_producer_id(wire: Wire, version: int = 4) -> tuple[int, int]:
 
 
 def found_coordinator(wire: Wire, key: str, key_type: int) -> tuple[str, int]:
-    """Host and port. The first who asks makes the internal topic."""
+    """Host and port. The first request creates the internal topic."""
 
     def ask() -> Any:
         (row,) = wire.ask(

@@ -1,8 +1,8 @@
 """`python -m tests.hostile [--kafka] [--attack NAME ...] [--known N] [--seconds S]`: the good
-client's longest wait under each attack, a line each.
+client's longest wait under each attack, one line per attack.
 
-With --kafka, Apache Kafka 4.3.1 beside it, and the ratio of both (below 1: mqd is better). Both
-brokers run all the time.
+With --kafka, also Apache Kafka 4.3.1, and the ratio of both (below 1: mqd is better). Both brokers
+run all the time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.hostile.trial import Ports, Waits, good_client, kafka, mqd, waits_und
 
 CONNECTIONS = (1, 5, 50)
 START_SECONDS = 15
-"""Of a broker, with the topic that is attacked; roughly."""
+"""Of a broker, including the attacked topic; roughly."""
 
 
 def main() -> None:

@@ -1,5 +1,5 @@
-"""What every attack has: a name, the bytes that it sends, and what each of its connections
-does in one round, again and again.
+"""The parts of every attack: a name, the bytes that it sends, and what each of its connections does
+in one round, repeatedly.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ class Attack(ABC):
     name: ClassVar[str]
     on_peer_port: ClassVar[bool] = False
     tested_partitions: ClassVar[int] = 50
-    """Of that topic in test_attacks.py; the fewer, the sooner the node is ready."""
+    """Partitions of that topic in test_attacks.py; with fewer partitions the node is ready
+    sooner.
+    """
     good_bytes: ClassVar[int] = 1000
-    """Size of the records that the good client sends beside it."""
+    """Size of the records that the good client sends during the attack."""
 
     def __init__(self, known: int) -> None:
         self.known = known
@@ -29,8 +31,8 @@ class Attack(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Make the bytes that every round sends."""
+        """Build the bytes that every round sends."""
 
     @abstractmethod
     def round(self, wire: Wire) -> None:
-        """Send one round and read its answers."""
+        """Send one round and read its responses."""

@@ -2,7 +2,7 @@
 it is killed.
 
 It writes a line when all connections are open, or after BEGIN_SECONDS. A connection that the broker
-closes is opened anew.
+closes is replaced.
 """
 
 from __future__ import annotations

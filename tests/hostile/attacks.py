@@ -1,6 +1,6 @@
 """All attacks, by their names.
 
-Those that fill the coordinator and the metadata come last: what they leave stays.
+Those that fill the coordinator and the metadata come last, because their effects remain.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Attacks that cost the node time: few bytes that ask for much work."""
+"""Attacks that cost the node time: few bytes that request much work."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _PRODUCE = 9
 
 
 class Sessions(Attack):
-    """A fetch session of many partitions, and many incremental fetches of 50 bytes behind
-    it, sent at once.
+    """A fetch session of many partitions, and many incremental fetches of 50 bytes after it, sent
+    at once.
     """
 
     topic: ClassVar[str]

@@ -24,7 +24,7 @@ TOPIC_NAME_CHARS = 249
 
 
 def _name(chars: int) -> str:
-    """A new one, of so many characters."""
+    """A new name of that many characters."""
     return uuid.uuid4().hex.ljust(chars, "x")
 
 
@@ -54,7 +54,7 @@ class ManyProtocols(Attack):
 
 
 class WaitingMembers(Attack):
-    """Members of one group, each of which waits until the others join again. They never do."""
+    """Members of one group, each of which waits until the others rejoin. They never do."""
 
     name = "members that wait for one another"
 

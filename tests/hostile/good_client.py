@@ -1,8 +1,8 @@
-"""The good client's process: `python -m tests.hostile.good_client PORT SECONDS BYTES` produces so
+"""The good client's process: `python -m tests.hostile.good_client PORT SECONDS BYTES` produces that
 many bytes every 10 ms with acks=all.
 
-It writes the longest wait for an answer and the number of answers as one line of JSON, times in
-seconds. The longest wait is Infinity where the broker closes the connection or does not answer for
+It writes the longest wait for a response and the number of responses as one line of JSON, times in
+seconds. The longest wait is Infinity where the broker closes the connection or does not respond for
 a minute.
 """
 

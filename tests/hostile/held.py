@@ -1,5 +1,5 @@
-"""Attacks that make the node hold something: bytes of unfinished requests, answers that
-nobody reads, connections.
+"""Attacks that make the node hold resources: bytes of incomplete requests, responses that the
+client does not read, connections.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SMALL_FRAME_BYTES = 2 * MIB - 4
 DRIP_SECONDS = 0.2
 ANSWER_PARTITIONS = 50
 ANSWER_PARTITION_BYTES = 30 * KIB
-"""Small enough that the node copies them; larger ones go from the file to the socket."""
+"""Small enough that the node copies them; larger ones are sent from the file to the socket."""
 UNREAD_SECONDS = 0.05
 OPENED_AT_ONCE = 20
 STRANGER_FRAME_BYTES = 1000
@@ -40,8 +40,8 @@ class HalfFrames(Attack):
 
 
 class SmallHalfFrames(Attack):
-    """Each thread has three connections. Each sends a frame of 2 MB but for its end, and then a
-    byte now and then. It connects again when the node closes one.
+    """Each thread has three connections. Each sends a frame of 2 MB without its end, and then an
+    occasional byte. It reconnects when the node closes one.
     """
 
     name = "most of a frame of 2 MB, then single bytes"
@@ -67,7 +67,7 @@ class SmallHalfFrames(Attack):
 
 
 class SlowReaders(Attack):
-    """Fetches whose answers of 1.5 MB are never read."""
+    """Fetches whose responses of 1.5 MB are never read."""
 
     name = "answers of 1.5 MB that nobody reads"
 
@@ -114,7 +114,9 @@ class Connections(Attack):
 
 
 class Strangers(Attack):
-    """Connections to the peer port that send frames too long, half frames and junk."""
+    """Connections to the peer port that send oversized frames, incomplete frames and random
+    bytes.
+    """
 
     name = "junk on the peer port"
     on_peer_port = True

@@ -11,12 +11,12 @@ from tests.hostile.wire import Wire
 from tests.hostile.worst_requests import APIS, smallest_request
 
 ANSWER_SECONDS = 0.05
-"""A mutated request may be one that waits, or has no answer."""
+"""A mutated request may wait, or have no response."""
 CHANGES_MAX = 4
 LENGTHS = (0x7FFF_FFFF, 0x7FFF, -1, 0, 3, 200_000_000)
 VARINTS = (b"\xff\xff\xff\xff\x07", b"\xff\xff\xff\xff\xff\xff\xff\xff\x7f", b"\x00")
 CHANGING_ALL = ("unregister_broker", "update_features")
-"""What these change, no later attack would meet as it was."""
+"""Resources that these change would be different for later attacks."""
 
 
 class Malformed(Attack):

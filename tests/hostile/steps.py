@@ -1,4 +1,4 @@
-"""The longest step of the event loop: how long a node serves nobody else."""
+"""The longest step of the event loop: how long a node serves no other client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import trio
 class Steps(trio.abc.Instrument):
     """CPU seconds of this thread, so that other processes do not count.
 
-    The task that makes it is left out: it is the client.
+    The task that creates it is left out: it is the client.
     """
 
     def __init__(self) -> None:
@@ -23,8 +23,7 @@ class Steps(trio.abc.Instrument):
     def begin(self) -> None:
         """Measure from now on.
 
-        What was made until now is no garbage: collections walk what the request makes, and nothing
-        else.
+        Objects from before are not garbage: collections visit only the objects of the request.
         """
         gc.collect()
         gc.freeze()

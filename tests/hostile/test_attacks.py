@@ -1,10 +1,11 @@
 """A good client waits at most 50 ms whatever one connection sends, and at most 250 ms whatever
 fifty send.
 
-Times are CPU time of the node's event loop between a request and its answer, so that a machine with
-other work gives the same results. The elapsed time is bounded, too, without the time for which the
-machine did not run the loop: bytes that others hold cost no CPU time. `python -m tests.hostile`
-measures the wall clock, with the good client in a process of its own; it needs a quiet machine.
+Times are CPU time of the node's event loop between a request and its response, so that a machine
+with other work gives the same results. The elapsed time is bounded, too, without the time for which
+the machine did not run the loop: bytes that other clients make the node hold cost no CPU time.
+`python -m tests.hostile` measures the wall clock, with the good client in a separate process; it
+needs an idle machine.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ REQUESTS = 40
 BOUNDS = {1: 0.05, 50: 0.25}
 ELAPSED_SECONDS_MAX = 1.0
 RESIDENT_BYTES_MAX = 384 * MIB
-"""What an attack may add: what the options below let clients, groups and metadata hold, and
-the pools of the allocator.
+"""What an attack may add: the memory that the options below allow for clients, groups and metadata,
+and the pools of the allocator.
 """
 OPTIONS = {
     "max.connections": "200",
@@ -48,8 +49,8 @@ OPTIONS = {
 
 @pytest.fixture
 def frozen() -> Iterator[None]:
-    """A node that owns its process runs no full collections of garbage; in this one they
-    would walk what all tests have made.
+    """A node in its own process runs no full garbage collections; in this process they would visit
+    the objects of all tests.
     """
     yield
     gc.unfreeze()
@@ -58,7 +59,7 @@ def frozen() -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("frozen")
 @pytest.mark.parametrize("attack", ATTACKS)
-async def test_a_good_client_waits_no_longer_than_promised(
+async def test_a_good_client_waits_no_longer_than_the_bounds(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, attack: str
 ) -> None:
     caplog.set_level(logging.CRITICAL)
@@ -78,11 +79,11 @@ async def test_a_good_client_waits_no_longer_than_promised(
                         began, clock, kept = (
                             time.thread_time(),
                             time.monotonic(),
-                            kept_from_running(),
+                            runnable_without_cpu(),
                         )
                         assert (await produce(client, TOPIC, records)).error_code == 0
                         waits.append(time.thread_time() - began)
-                        elapsed.append(time.monotonic() - clock - (kept_from_running() - kept))
+                        elapsed.append(time.monotonic() - clock - (runnable_without_cpu() - kept))
                         await trio.sleep(EVERY_SECONDS)
                 grown = resident_bytes() - before
                 told = (
@@ -111,7 +112,9 @@ def with_a_secret() -> Peers:
 
 
 async def prepare(client: PeerConnection, known: int) -> None:
-    """Until the good client's topic and the attacked one are led, and groups are coordinated."""
+    """Wait until the good client's topic and the attacked one have leaders, and groups have a
+    coordinator.
+    """
     await create_topic(client, TOPIC)
     await create_topic(client, KNOWN_TOPIC, known)
     rows = [{"partition_index": known - 1, "timestamp": -1}]
@@ -127,8 +130,8 @@ async def prepare(client: PeerConnection, known: int) -> None:
             await trio.lowlevel.checkpoint()
 
 
-def kept_from_running() -> float:
-    """Seconds for which this thread could have run and the machine ran others."""
+def runnable_without_cpu() -> float:
+    """Seconds for which this thread was runnable and the machine ran others."""
     return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
 
 

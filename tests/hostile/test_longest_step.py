@@ -1,4 +1,4 @@
-"""Steps of the event loop that no request of test_longest_turn.py takes: large fetches of
+"""Steps of the event loop that no request of test_longest_turn.py causes: large fetches of
 followers, batches whose records the broker reads, and metadata snapshots that a leader sends.
 
 `-s` prints them. Times are CPU time of the event loop; a step above the bound has three tries.
@@ -101,7 +101,7 @@ def large_image() -> MetadataImage:
 
 
 def published(machine: MetadataMachine) -> MetadataPublisher:
-    """What a node does with its metadata, without its logs."""
+    """A node's work on its metadata, without its logs."""
 
     def nothing(*arguments: object) -> None: ...
 
@@ -119,7 +119,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 async def test_a_metadata_snapshot_of_the_leader(tmp_path: Path) -> None:
-    """Of an observer, which goes on hearing its leader."""
+    """On an observer, which continues to receive messages of its leader."""
     machine = MetadataMachine()
     publisher = published(machine)
     image = large_image()
@@ -162,7 +162,7 @@ async def test_a_metadata_snapshot_of_the_leader(tmp_path: Path) -> None:
 
 
 async def test_a_large_batch_for_a_compacted_topic(tmp_path: Path) -> None:
-    """As many records as may be: of 30 bytes each, compressed."""
+    """The maximum number of records: 30 bytes each, compressed."""
     records = build_batch(
         [(b"k", b"v" * 20)] * (INSPECTED_BYTES_MAX // INSPECTED_BYTES_PER_RECORD),
         codec=Codec.GZIP,
@@ -186,7 +186,7 @@ async def test_a_large_batch_for_a_compacted_topic(tmp_path: Path) -> None:
     assert min(tried) < INSPECTION_SECONDS_MAX, tried
 
 
-# -- producer ids: as many as a partition remembers
+# -- producer ids: as many as a partition keeps
 
 
 def remembers_most(producers: Producers) -> None:
@@ -248,7 +248,7 @@ async def test_the_description_of_a_full_partition(tmp_path: Path) -> None:
 
 
 async def longest_lookup(client: Client, timestamp: int, offset: int) -> float:
-    """Of committed records; it finds `offset`."""
+    """A lookup in committed records; it finds `offset`."""
     steps = Steps()
     trio.lowlevel.add_instrument(steps)
     tried = []
@@ -270,8 +270,8 @@ async def longest_lookup(client: Client, timestamp: int, offset: int) -> float:
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
-async def test_a_lookup_by_time_in_a_batch_of_many_records(tmp_path: Path, codec: Codec) -> None:
-    """As many as are looked at; the last one is the youngest."""
+async def test_a_lookup_by_time_in_a_batch_with_many_records(tmp_path: Path, codec: Codec) -> None:
+    """As many records as a lookup inspects; the last one is the youngest."""
     count = INSPECTED_BYTES_MAX // INSPECTED_BYTES_PER_RECORD
     rows = [Record(0, NOW + number // (count - 1), b"", b"", ()) for number in range(count)]
     async with rig(tmp_path) as node:
@@ -284,7 +284,7 @@ async def test_a_lookup_by_time_in_a_batch_of_many_records(tmp_path: Path, codec
 
 
 async def test_the_largest_timestamp_below_an_open_transaction(tmp_path: Path) -> None:
-    """The youngest batch is not stable, so the headers of all others are walked."""
+    """The youngest batch is not stable, so the headers of all others are read."""
     async with rig(tmp_path, transaction_partition_verification_enable="false") as node:
         node.create("t")
         client = await node.connect()

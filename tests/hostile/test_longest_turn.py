@@ -1,5 +1,5 @@
-"""No request takes the event loop for long: each API's worst requests of 1 MB against a real node,
-and the longest step of its loop.
+"""No request blocks the event loop for long: each API's worst requests of 1 MB on a real node, and
+the longest step of its loop.
 
 `-s` prints the table. The goal is 50 ms of CPU time; a busy machine is slower, and a step that is
 above the bound has three tries.
@@ -30,7 +30,7 @@ TOPICS = 200
 
 
 async def longest_step(running: RunningNode, steps: Steps, worst: Worst) -> float:
-    """Send it, and wait for the first bytes of its answer, or for the end of the connection."""
+    """Send it, and wait for the first bytes of its response, or for the end of the connection."""
     stream = await trio.open_tcp_stream("127.0.0.1", running.port)
     async with stream:
         steps.begin()
@@ -61,7 +61,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("api", APIS)
-async def test_rows_that_are_unknown_here(tmp_path: Path, api: str) -> None:
+async def test_unknown_rows(tmp_path: Path, api: str) -> None:
     async with node(tmp_path, options={"auto.create.topics.enable": "false"}) as running:
         async with connected(running) as client:
             await create_topic(client, "t", 10)
@@ -107,7 +107,7 @@ THROTTLED = [
         "value": ",".join(f"{number}:1" for number in range(2_300)),
     }
 ]
-"""The longest value but for some hundred bytes."""
+"""The longest value, less some hundred bytes."""
 KNOWN: dict[str, tuple[str, int, Mapping[str, Any]]] = {
     "offset commits": (
         "offset_commit",
@@ -205,7 +205,7 @@ KNOWN: dict[str, tuple[str, int, Mapping[str, Any]]] = {
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quiet")
-async def test_rows_that_exist(tmp_path: Path) -> None:
+async def test_existing_rows(tmp_path: Path) -> None:
     failures = []
     async with node(tmp_path, options={"auto.create.topics.enable": "false"}) as running:
         async with connected(running) as client:
@@ -230,8 +230,8 @@ async def test_rows_that_exist(tmp_path: Path) -> None:
 
 
 async def until_removed(directory: Path) -> None:
-    """Until the logs of all deleted topics have other names: their files are removed a
-    minute later.
+    """Wait until the logs of all deleted topics are renamed: their files are removed a minute
+    later.
     """
     names = [f"big-{number}" for number in range(PARTITIONS)] + [
         f"n{number}-1" for number in range(TOPICS)
@@ -244,7 +244,7 @@ async def until_removed(directory: Path) -> None:
 
 
 async def until_led(client: Any, name: str) -> None:
-    """Until the node has opened all partitions, and coordinates groups."""
+    """Wait until the node has opened all partitions, and coordinates groups."""
     with trio.fail_after(20):
         while True:
             rows = [{"partition_index": PARTITIONS - 1, "timestamp": -1}]

@@ -1,4 +1,4 @@
-"""One attack on one broker, and how long the good client beside it waits."""
+"""One attack on one broker, and how long the good client waits during it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PARTITIONS_A_REQUEST = 5_000
 
 
 class Ports(NamedTuple):
-    """Of a broker. A broker that others than mqd wrote has no peer port."""
+    """The ports of a broker. Brokers other than mqd have no peer port."""
 
     client: int
     peer: int | None = None
@@ -38,7 +38,7 @@ class Ports(NamedTuple):
 
 
 class Waits(NamedTuple):
-    """Seconds for which the good client waited, and how many answers it got."""
+    """Seconds for which the good client waited, and how many responses it got."""
 
     longest: float
     median: float
@@ -47,7 +47,7 @@ class Waits(NamedTuple):
 
 @contextmanager
 def mqd(directory: Path, known: int) -> Iterator[Ports]:
-    """A node of its own process. `known`: partitions of the attacked topic."""
+    """A node in its own process. `known`: partitions of the attacked topic."""
     directory.mkdir(parents=True, exist_ok=True)
     node = Node(directory, ("max.connections.per.ip=1000",))
     node.start()
@@ -60,7 +60,7 @@ def mqd(directory: Path, known: int) -> Iterator[Ports]:
 
 @contextmanager
 def kafka(directory: Path, known: int) -> Iterator[Ports]:
-    """Apache Kafka 4.3.1 likewise."""
+    """Apache Kafka 4.3.1 in the same way."""
     port = free_port()
     script = str(KafkaNode.SCRIPT)
     subprocess.run(
@@ -78,7 +78,7 @@ def kafka(directory: Path, known: int) -> Iterator[Ports]:
 
 
 def create_topics(port: int, known: int) -> None:
-    """The good client's topic and the attacked one; returns when both are led."""
+    """The good client's topic and the attacked one; returns when both have leaders."""
     wire = Wire(port)
     for name, partitions in ((TOPIC, 1), (KNOWN_TOPIC, known)):
         topic = {
@@ -108,12 +108,14 @@ def create_topics(port: int, known: int) -> None:
             .partitions[0]
             .error_code
         ):
-            assert time.monotonic() < ends_at, f"Topic '{name}' is not led after {READY_SECONDS} s."
+            assert time.monotonic() < ends_at, (
+                f"Topic '{name}' has no leader after {READY_SECONDS} s."
+            )
     wire.close()
 
 
 def good_client(port: int, seconds: float, size: int = Attack.good_bytes) -> Waits:
-    """Run the good client for so long, with records of this size."""
+    """Run the good client for that long, with records of this size."""
     command = [
         sys.executable,
         "-m",
@@ -140,7 +142,7 @@ def waits_under(ports: Ports, attack: str, connections: int, known: int, seconds
 
 @asynccontextmanager
 async def attacking(port: int, attack: str, connections: int, known: int) -> AsyncIterator[None]:
-    """Within it, a process attacks the node on this port, which may run in this one."""
+    """During the block, a process attacks the node on this port, which may run in this process."""
     with _attacker(port, attack, connections, known) as attacker:
         await trio.to_thread.run_sync(_wait_until_begun, attacker)
         yield

@@ -1,6 +1,6 @@
-"""A blocking connection: bytes out, whole answers in.
+"""A blocking connection: bytes out, whole responses in.
 
-Attackers and the good client share nothing else.
+It is the only code that attackers and the good client share.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ class Wire:
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def timeout(self, seconds: float) -> None:
-        """Wait no longer than this for the broker, from now on."""
+        """Wait at most this long for the broker, from now on."""
         self._sock.settimeout(seconds)
 
     def send(self, data: bytes) -> None:
         self._sock.sendall(data)
 
     def receive(self) -> bytes:
-        """The next answer, without its length."""
+        """The next response, without its length."""
         return self._exactly(struct.unpack(">i", self._exactly(4))[0])
 
     def ask(self, name: str, version: int, body: Mapping[str, Any]) -> Any:
-        """Send a request, and decode its answer."""
+        """Send a request, and decode its response."""
         self.send(frame(name, version, body))
         return decoded(name, version, self.receive())
 

@@ -1,5 +1,5 @@
-"""The worst requests of 1 MB, made from the declarations: for each array of each API, one
-with as many different rows as are allowed.
+"""The worst requests of 1 MB, built from the declarations: for each array of each API, one with the
+maximum number of different rows.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def worst_requests(name: str) -> Iterator[Worst]:
 
 
 def smallest_request(api: Api) -> bytes:
-    """One of the newest version, with empty arrays, except one row of each array on the way
+    """A request of the newest version with empty arrays, except one row of each array on the path
     to the first of the innermost ones.
     """
     version = api.versions[1]
@@ -81,7 +81,7 @@ def _arrays(message: Message, version: int, before: Path = ()) -> Iterator[Path]
 def _filled(message: Message, version: int, rows: int, path: Path, number: int) -> dict[str, Any]:
     """A message whose arrays along `path` have one element each, and the last one `rows`.
 
-    `number`: of the row that this is.
+    `number`: the number of this row.
     """
     made: dict[str, Any] = {}
     for field in message.fields:
