@@ -1,4 +1,4 @@
-"""Runs mqctl like a user, against a fake broker on loopback."""
+"""Runs mqctl like a user, with a fake broker on loopback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mqctl broker`, `partition` and `cluster`, against a fake cluster of three nodes."""
+"""`mqctl broker`, `partition` and `cluster`, with a fake cluster of three nodes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def partition(served: Loopback, index: int) -> FakePartition:
 
 
 def lose(served: Loopback, node: int) -> None:
-    """The node is fenced, and leads no more."""
+    """The node is fenced, and leads nothing."""
     served.cluster.fenced.add(node)
     for each in served.cluster.topics["a"]:
         each.isr = [one for one in each.held if one not in served.cluster.fenced] or None
@@ -118,7 +118,7 @@ def test_partitions_are_filtered_by_their_problems(mqctl: Mqctl, three: Loopback
     assert places() == [0, 1, 2] and places("--under-replicated") == places("--leaderless") == []
     assert mqctl("partition", "list", "--leaderless").err == "no partition matches\n"
     three.inside(lambda: three.cluster.configs.__setitem__((2, "a"), {"min.insync.replicas": "3"}))
-    assert places("--under-min-isr") == []  # more than there are replicas counts as all of them
+    assert places("--under-min-isr") == []  # more than the number of replicas counts as all of them
     three.inside(lambda: lose(three, 3))
     assert (
         places("--under-replicated") == places("--offline") == places("--under-min-isr") == [1, 2]
@@ -172,7 +172,9 @@ def test_leaders_are_elected(mqctl: Mqctl, three: Loopback) -> None:
     assert ran.code == 1 and "eligible leaders not available" in ran.err
 
 
-def test_a_move_is_planned_then_executed(mqctl: Mqctl, three: Loopback, tmp_path: Path) -> None:
+def test_a_reassignment_is_planned_then_executed(
+    mqctl: Mqctl, three: Loopback, tmp_path: Path
+) -> None:
     before = tmp_path / "before.json"
     ran = mqctl("partition", "move", "a:0=3,1", "-o", "json")
     assert ran.data == [
@@ -217,7 +219,7 @@ def test_a_move_is_planned_then_executed(mqctl: Mqctl, three: Loopback, tmp_path
     assert "cannot move a-2: broker 3 already has a replica" in ran.err
 
 
-def test_moves_show_progress_and_can_be_cancelled(mqctl: Mqctl, three: Loopback) -> None:
+def test_reassignments_show_progress_and_can_be_cancelled(mqctl: Mqctl, three: Loopback) -> None:
     three.inside(lambda: setattr(three.cluster, "moves_hang", True))
     ran = mqctl("partition", "move", "a:0=1,3", "a:1=2,1", "--execute", "--throttle", "1M")
     assert ran.code == 0 and "2 of 2 moves started" in ran.err and "the throttle stays" in ran.err
@@ -450,8 +452,8 @@ def test_health(mqctl: Mqctl, three: Loopback) -> None:
 def test_without_a_controller_the_other_information_is_shown(
     mqctl: Mqctl, three: Loopback, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Requests that only the controller can answer get no response, nor do requests behind them on
-    the same connection.
+    """Requests that only the controller can process get no response, nor do later requests of the
+    same connection.
     """
     for name in (
         "snapshot.OPTIONAL_SECONDS",
@@ -488,9 +490,7 @@ def test_without_a_controller_the_other_information_is_shown(
     assert ran.code == 4 and "mqctl cluster health" in ran.err
 
 
-def test_info_exits_with_3_if_the_quorum_has_no_leader_but_not_if_it_is_not_reported(
-    mqctl: Mqctl, three: Loopback
-) -> None:
+def test_info_exits_with_3_only_if_the_quorum_has_no_leader(mqctl: Mqctl, three: Loopback) -> None:
     def leaderless(why: str) -> None:
         ran = mqctl("cluster", "info", "-o", "json")
         assert (

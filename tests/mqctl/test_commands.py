@@ -1,4 +1,4 @@
-"""`mqctl cluster`, `topic`, `produce` and `consume`, against a fake broker on loopback."""
+"""`mqctl cluster`, `topic`, `produce` and `consume`, with a fake broker on loopback."""
 
 from __future__ import annotations
 
@@ -144,14 +144,16 @@ def test_topic_trim(mqctl: Callable[..., Ran], served: Loopback, tmp_path: Path)
     ran = mqctl("topic", "trim", "a:0", "--before-time", "1003", "--dry-run", "-o", "json")
     assert (ran.code, ran.data) == (0, [row]) and "nothing was deleted" in ran.err
     ran = mqctl("topic", "trim", "a:0", "--before-time", "1003")
-    assert ran.code == 2 and "a-0: 3 offsets, from 0 up to 3; 7 remain" in ran.err, "it asks"
+    assert ran.code == 2 and "a-0: 3 offsets, from 0 up to 3; 7 remain" in ran.err, (
+        "it asks for confirmation"
+    )
     assert served.cluster.topics["a"][0].start == 0
     ran = mqctl("topic", "trim", "a:0", "--before-time", "@1003", "--yes", "-o", "json")
     assert (ran.code, ran.data) == (0, [row])
     ran = mqctl("topic", "trim", "a:0", "--keep", "4", "--yes", "-o", "json")
     assert ran.data == [{**row, "before": 3, "after": 6}]
     ran = mqctl("topic", "trim", "a:0", "--keep", "8", "--yes")
-    assert ran.code == 0 and "already start there" in ran.err, "a log never begins earlier again"
+    assert ran.code == 0 and "already start there" in ran.err, "a log start never decreases"
     ran = mqctl("topic", "trim", "a:0", "--before-time", "9999", "--yes", "-o", "json")
     assert ran.data == [{**row, "before": 6, "after": 10, "offsets": 4}], "all records are older"
     assert "beginning" in mqctl("topic", "describe", "a", "-o", "json").out
@@ -280,7 +282,7 @@ def test_produce_and_consume(mqctl: Callable[..., Ran], served: Loopback, tmp_pa
 def test_consume_read_committed_ends_at_the_last_stable_offset(
     mqctl: Callable[..., Ran], served: Loopback, tmp_path: Path
 ) -> None:
-    """While a transaction is open; it waited for the high watermark."""
+    """While a transaction is open; a wait for the high watermark would not end."""
     served.inside(lambda: served.cluster.add_topic("a"))
     lines = tmp_path / "lines"
     for text in ("one", "two", "three"):

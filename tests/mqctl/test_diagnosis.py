@@ -34,7 +34,7 @@ def voter(node: int, behind_s: float = 0.0) -> QuorumReplica:
 def observed(
     *, fenced: tuple[int, ...] = (), voters: tuple[QuorumReplica, ...] = (), **given: Any
 ) -> Observed:
-    """Three nodes and one partition without a fault, but for what is given."""
+    """Three nodes and one partition without a fault, except for the arguments."""
     brokers = tuple(BrokerInfo(node, "host", 9090 + node, "r") for node in (1, 2, 3))
     whole: dict[str, Any] = {
         "cluster": ClusterDescription("c", 1, brokers, frozenset(fenced)),
@@ -124,7 +124,7 @@ def test_a_fenced_or_silent_voter_does_not_count_as_a_follower() -> None:
         one.level for one in found(observed(unreachable={2: "no answer", 3: "no answer"}), "quorum")
     ] == [WARNING]
     assert "3 of 3 voters follow" in diagnose(observed(unreachable={1: "no answer"}))[0].what, (
-        "its answer came by way of others"
+        "other nodes forwarded its response"
     )
 
 
@@ -176,7 +176,7 @@ def test_a_leaderless_partition_names_the_node_to_restart() -> None:
     assert one.remedy.endswith("no other replica is alive") and "--unclean" not in one.remedy
 
 
-def test_only_eligible_leader_replicas_are_said_to_have_all_records() -> None:
+def test_only_eligible_leader_replicas_are_reported_with_all_records() -> None:
     state = PartitionState(-1, 5, (1, 2), (), (), (), (1, 2))
     seen = observed(
         fenced=(1, 2),

@@ -1,4 +1,4 @@
-"""`mqctl feature`, against a fake cluster."""
+"""`mqctl feature`, with a fake cluster."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_features_are_listed(mqctl: Mqctl, served: Loopback) -> None:
     assert "FINALIZED" in mqctl("feature", "list").out
 
 
-def test_the_newest_metadata_version_is_finalized_after_a_dry_run_and_a_confirmation(
+def test_the_newest_metadata_version_is_finalized_after_a_confirmation(
     mqctl: Mqctl, served: Loopback
 ) -> None:
     upgraded(served)

@@ -1,4 +1,4 @@
-"""`mqctl group` and `mqctl txn`, against a fake broker on loopback."""
+"""`mqctl group` and `mqctl txn`, with a fake broker on loopback."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_lag_of_all_groups_omits_groups_without_matching_partitions(
         assert [row["group"] for row in ran.data] == groups, arguments
         assert ran.err == ("" if groups else "no group reads matching topics\n")
     ran = mqctl("group", "lag", "g", "-t", "oth*")
-    assert "'g' has no committed offsets for such topics" in ran.err, "who names a group is told"
+    assert "'g' has no committed offsets for such topics" in ran.err, "a named group is reported"
 
 
 def test_seek_shows_its_plan_and_resets_offsets_only_with_execute(
@@ -250,12 +250,12 @@ def test_a_rebalancing_group_shows_awaited_members_and_continues_without_them(
             for row in mqctl("group", "describe", "g", "-o", "json").data[0]["members"]
         )
 
-        def somebody_holds_it_up() -> None:
+        def member_delays_it() -> None:
             group = filled.cluster.groups["g"]
             group.members["gone"] = group.members[member]
             group.state, group.joined = "PreparingRebalance", {member}
 
-        filled.inside(somebody_holds_it_up)
+        filled.inside(member_delays_it)
         (described,) = mqctl("group", "describe", "g", "-o", "json").data
         assert (
             described["rebalancing_since"] == "1970-01-01T00:00:05.000Z"
@@ -359,7 +359,7 @@ def test_transactions(mqctl: Mqctl, filled: Loopback) -> None:
             ran.code == 1 and "is not hanging" in ran.err and "mqctl txn fence 't; rm'" in ran.err
         )
         assert mqctl("txn", "abort", "a:0", "--start-offset", "22", "--force").code == 2, (
-            "it is looked after, and this asks first"
+            "it has a coordinator, and this command sends a request first"
         )
         filled.inside(lambda: filled.cluster.transactions["t; rm"].partitions.clear())
         ran = mqctl("txn", "find-hanging", "--topic", "a*", "--older-than", "90s", "-o", "json")
@@ -379,7 +379,7 @@ def test_transactions(mqctl: Mqctl, filled: Loopback) -> None:
         ran = mqctl("txn", "fence", "t; rm", "typo", "-y", "-o", "json")
         assert ran.code == 3 and "'typo' does not exist." in ran.err
         assert list(filled.inside(lambda: filled.cluster.transactions)) == ["t; rm"], (
-            "to fence it would have made it"
+            "fencing would have created it"
         )
         assert ran.data[0]["producer_epoch"] == producer._wrapped.producer[1] + 1  # type: ignore[attr-defined]  # the sync client's inner producer
     for arguments in (
@@ -451,11 +451,11 @@ def test_a_transaction_of_an_unreachable_coordinator_is_not_hanging(
 
 
 @pytest.mark.parametrize("how", ["refuses", "silent"])
-def test_lists_contain_the_answers_of_live_nodes(
+def test_lists_contain_the_responses_of_live_nodes(
     mqctl: Mqctl, filled: Loopback, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one that is gone is named, at once if it refuses, and the list is told to be
-    incomplete by the exit code.
+    """The list names the unreachable node, at once if it refuses, and the exit code marks it as
+    incomplete.
     """
     monkeypatch.setattr("mqctl.app.CONNECT_TIMEOUT_S", 0.2)
     with socket.socket() as frozen:
@@ -472,12 +472,14 @@ def test_lists_contain_the_answers_of_live_nodes(
                 arguments,
                 ran,
             )
-            assert time.monotonic() - began < 30, "it does not wait for the time to be up"
+            assert time.monotonic() - began < 30, "it does not wait for the timeout"
             assert "--bootstrap" not in ran.err and "`mqctl cluster health`" in ran.err
             return ran
 
         assert [row["group"] for row in told("group", "list").data] == ["g"]
-        assert "no group" not in told("group", "list", "--state", "Dead").err, "nobody can tell"
+        assert "no group" not in told("group", "list", "--state", "Dead").err, (
+            "the state is unknown"
+        )
         assert [row["group"] for row in told("group", "lag", "--all").data] == ["g", "g"]
         assert "no group" not in told("group", "lag", "--all", "-t", "none").err
         assert [row["group"] for row in told("group", "describe", "g*").data] == ["g"]
@@ -512,7 +514,7 @@ def test_seek_plans_the_partitions_that_have_leaders(
         and "restart the broker" in ran.err
         and "re-run with --execute" in ran.err
     )
-    assert saved.read_text() == "a,0,5\na,1,20\n", "what is saved needs no leader"
+    assert saved.read_text() == "a,0,5\na,1,20\n", "a saved offset needs no leader"
     assert mqctl("group", "seek", "g", "--to", "beginning", "--execute").code == 3
     assert offsets(filled) == {0: 0, 1: 20}
     ran = mqctl("group", "seek", "g", "a:1", "--to", "@5", "--execute")
@@ -522,7 +524,7 @@ def test_seek_plans_the_partitions_that_have_leaders(
 
 
 def test_ids_without_a_transaction_are_not_open_for_long(mqctl: Mqctl, filled: Loopback) -> None:
-    """Coordinators name them where a list is narrowed by age."""
+    """Coordinators return them in a list that is filtered by age."""
     with (
         connect(filled.address) as client,
         client.transactional_producer("idle"),

@@ -71,7 +71,7 @@ async def test_a_data_directory_may_have_the_name_of_a_partition(data: Path) -> 
     home = data.rename(data.with_name("node-1"))
     result = run("verify", home)
     assert result.exit_code == 0 and "1 partitions, 20 batches" in result.stderr
-    assert run("verify", home.parent).exit_code == 1  # it holds nodes, not partitions
+    assert run("verify", home.parent).exit_code == 1  # it contains nodes, not partitions
 
 
 async def test_verify_of_a_data_directory_finds_its_log_directories(
@@ -167,7 +167,7 @@ def test_log_commands_send_no_requests() -> None:
         assert "--output" in text and "--bootstrap" not in text and "--timeout" not in text
 
 
-async def test_verify_accepts_what_kafka_wrote(tmp_path: Path) -> None:
+async def test_verify_accepts_files_of_kafka(tmp_path: Path) -> None:
     shutil.copytree(KAFKA, tmp_path / "c-0")
     assert run("verify", tmp_path).exit_code == 0
 
@@ -225,10 +225,8 @@ async def test_verify_checks_the_small_files(
     )
 
 
-async def test_epochs_that_a_killed_node_had_not_checkpointed_are_not_findings(data: Path) -> None:
-    """The file may be behind from the recovery point on; the batches have their epochs
-    themselves.
-    """
+async def test_epochs_that_a_killed_node_did_not_checkpoint_are_no_findings(data: Path) -> None:
+    """The file may be outdated from the recovery point on; the batches have their own epochs."""
     home = data / "logs"
     (home / ".kafka_cleanshutdown").unlink()
     bases = sorted(int(path.stem) for path in (home / "orders-0").glob("*.log"))

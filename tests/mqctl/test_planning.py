@@ -34,7 +34,7 @@ def clusters(draw: st.DrawFn) -> Clusters:
     """
     nodes = draw(st.lists(st.integers(1, 12), min_size=1, max_size=8, unique=True))
     kinds = draw(st.sampled_from(((None,), ("x", "y"), ("x", "y", "z"), (None, "x", "y"))))
-    # its dice cost a tenth of Hypothesis's
+    # its random numbers cost a tenth of Hypothesis's
     partitions, chance = draw(st.integers(0, 25)), Random(draw(st.integers(0, 2**32)))
     racks = {node: chance.choice(kinds) for node in nodes}
     holders = [*nodes, 13]
@@ -81,7 +81,9 @@ def test_a_drain_moves_all_replicas_of_the_node_and_no_others(
             assert after[0] == before[0]
     for tp in plan.impossible:
         free = set(racks) - set(current[tp]) - {leaving}
-        assert not free or not set(racks) & set(current[tp]), "there is room, and something to copy"
+        assert not free or not set(racks) & set(current[tp]), (
+            "there is room, and a source to copy from"
+        )
         assert not fewer or not (set(current[tp]) - {leaving}) & set(racks)
 
 
@@ -114,7 +116,7 @@ def test_the_same_cluster_gives_the_same_plan(cluster: Clusters) -> None:
 
 
 def test_a_partition_without_a_live_replica_is_not_moved() -> None:
-    """There is nothing to copy: such a move would not end."""
+    """There is no source to copy from: such a reassignment would not end."""
     lost, kept = TopicPartition("a", 0), TopicPartition("a", 1)
     current = {lost: (3,), kept: (3, 1)}
     for plan in (
@@ -192,7 +194,7 @@ def test_targets_are_checked() -> None:
         TopicPartition("c", 0): (1,),
     }
     plan = plan_targets(current, targets, {1, 2, 3})
-    # the order changes; no replica is new, so that 9 need not live
+    # the order changes; no replica is new, so that 9 need not be live
     assert plan.moves == {A1: Move((1, 9), (9, 1))}
     assert plan.impossible == {
         B0: "duplicate broker in 3, 3",

@@ -51,11 +51,11 @@ def test_sizes_and_durations_are_formatted() -> None:
     ]  # fmt: skip
 
 
-def test_bytes_left_are_those_that_new_replicas_lack() -> None:
+def test_bytes_left_are_the_missing_bytes_of_new_replicas() -> None:
     held = {1: {A0: 100, A1: 50}, 2: {A0: 90}, 3: {A0: 30}}
     assert bytes_left({A0: ((1, 2), (3,))}, held) == 70
     assert bytes_left({A0: ((1, 2), (3, 4)), A1: ((1,), ())}, held) == 170
-    assert bytes_left({A1: ((2, 9), (3,))}, held) is None  # nobody who has it tells how much it is
+    assert bytes_left({A1: ((2, 9), (3,))}, held) is None  # no replica that has it reports its size
     assert bytes_left({A0: ((3,), (1,))}, held) == 0
 
 

@@ -13,7 +13,7 @@ from mqctl.render import Column
 
 COLUMNS = (Column("name", "NAME"), Column("count", "COUNT", right=True), Column("more", "MORE"))
 
-# As a terminal shows it.
+# As a terminal displays it.
 TABLE = """\
 NAME   COUNT  MORE
 a          1  yes

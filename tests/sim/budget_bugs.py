@@ -1,4 +1,4 @@
-"""Defects to plant in what bounds memory and time: connections' pools and turns, the accounts of
+"""Defects to plant in the bounds of memory and time: connection pools and turns, the accounts of
 coordinators and of the metadata.
 """
 

@@ -1,12 +1,11 @@
-"""Defects that can be planted, each of which the simulation must find: one that finds nothing
-planted proves nothing.
+"""Defects that can be planted, each of which the simulation must find: a simulation that misses a
+planted defect proves nothing.
 
-Nothing in the product knows of them: each replaces a few methods while `planted` is entered. They
-are the classics: acknowledgements before durability, truncation by high watermark (KIP-101), stale
-epochs that are believed, members of the ISR that are not in sync, producers that are forgotten,
-commits of who is a member no more, transactions in part; and in storage_bugs.py, metadata_bugs.py
-and budget_bugs.py such as only rare events bring out. `FOUND` in found.py says at which seed each
-is found.
+The product has no code for them: each replaces a few methods while `planted` is entered. They are
+common defects: acknowledgements before durability, truncation by high watermark (KIP-101), accepted
+stale epochs, ISR members that are not in sync, lost producer state, commits of former members,
+partial transactions. Those in storage_bugs.py, metadata_bugs.py and budget_bugs.py appear only in
+rare events. `FOUND` in found.py has the seed that finds each one.
 """
 
 from __future__ import annotations
@@ -192,7 +191,7 @@ def keeps_what_differs() -> Patches:
 
 @bug("a follower says that it has what it has not synced, although its topic has flush.before.ack")
 def follower_claims_what_is_not_synced() -> Patches:
-    """Both what it says and the wait before it, each of which is enough."""
+    """Both its acknowledgement and the wait before it, each of which is enough."""
 
     def request_row(self: PartitionFetchState, partition_bytes_max: int) -> Any:
         log = self.partition.log
@@ -245,8 +244,8 @@ def unclean_elections() -> Patches:
     "(KIP-903)"
 )
 def old_broker_epoch_accepted() -> Patches:
-    """At the leader, and at the controller: of the leader who asks, and of the members that
-    it wants; each guard covers for the others.
+    """At the leader, and at the controller: of the leader that sends the request, and of the
+    members in it; each check covers for the others.
     """
     fetched, checked = FollowerFetch._read, isr._checked_isr
 
@@ -311,7 +310,7 @@ def deletion_not_carried_out() -> Patches:
     yield Assignments, "remove_strays", lambda self, assigned: []
 
 
-# -- groups and transactions (docs/TESTING.md says what clients do there: `--load`)
+# -- groups and transactions (docs/TESTING.md describes the clients' operations: `--load`)
 
 
 @bug("commits of old generations and member epochs are accepted", load="groups")

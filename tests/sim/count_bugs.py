@@ -1,10 +1,9 @@
-"""Count at which seed each planted defect is found, from seed 0 on, and write tests/sim/found.py
-anew.
+"""Find the first seed, from 0 on, that finds each planted defect, and rewrite tests/sim/found.py.
 
     python -m tests.sim.count_bugs                    all of them, up to seed 99; minutes
     python -m tests.sim.count_bugs NAME ... --jobs 2  these only; the others keep their seeds
 
-Ends with exit code 1 where one is not found: the load is too poor for it, or a probe is missing.
+Ends with exit code 1 when one is not found: the load is too small for it, or a probe is missing.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = options.names or sorted(BUGS)
     missing = []
     counted = {name: seed for name, seed in FOUND.items() if name in BUGS}
-    # The likeliest to take long come first, so that no process waits for one of them at the end.
+    # The slowest ones come first, so that no process waits for one of them at the end.
     names.sort(key=lambda name: -counted.get(name, options.last))
     with ProcessPoolExecutor(options.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         counting = {pool.submit(first_seed, name, options.last): name for name in names}

@@ -1,4 +1,6 @@
-"""Defects to plant in the metadata: its snapshots, how they travel, and moves of partitions."""
+"""Defects to plant in the metadata: its snapshots, their transfer, and reassignments of
+partitions.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +107,7 @@ def installed_snapshot_not_written() -> Patches:
     yield Journal, "install", lambda self, snapshot: self.restart_at(snapshot)
 
 
-# -- moves of partitions
+# -- reassignments of partitions
 
 
 @bug("a move is complete when one of the replicas that stay is in sync", nodes=5)

@@ -26,7 +26,7 @@ class Bug:
 
     @contextmanager
     def planted(self) -> Iterator[None]:
-        """The product has this defect inside of the block."""
+        """The product has this defect inside the block."""
         entered = []
         try:
             for owner, name, replacement in self.patches():

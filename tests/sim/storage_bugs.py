@@ -23,7 +23,7 @@ _Loader = recovery._Loader
 
 
 class _Without:
-    """A file or a disk, of which some methods do nothing; `open` gives such files."""
+    """A file or a disk with some disabled methods; `open` returns such files."""
 
     def __init__(self, real: Any, *names: str) -> None:
         self.real = real

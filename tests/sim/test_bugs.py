@@ -1,10 +1,10 @@
-"""Each planted defect is found: a simulator that finds nothing planted proves nothing.
+"""Each planted defect is found: a simulator that misses a planted defect proves nothing.
 
-`FOUND` (found.py) says in which seed, from 0 on, each was found when they were counted last (`make
-simulate-bugs-count`; eight seconds under faults, with the load and the nodes that the defect
-names). A change of the product moves these, so the test goes on from there for up to `SEEDS_MAX`
-seeds. All of them: `make simulate-bugs`, minutes; those in `QUICK` are found within a second of
-processor time each.
+`FOUND` (found.py) has the first seed that found each defect at the last count (`make
+simulate-bugs-count`; eight seconds under faults, with the defect's load and nodes). A change of the
+product changes these seeds, so the test continues from there for up to `SEEDS_MAX` seeds. All of
+them: `make simulate-bugs`, minutes; those in `QUICK` are found within a second of processor time
+each.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.sim.found import FOUND
 
 SEEDS_MAX = 50
 LAST_SEED = 99
-"""Up to here the counting looks (count_bugs.py)."""
+"""The last seed of the count (count_bugs.py)."""
 CLASSES = {
     "recovery": (
         "torn-tail-left-in-the-file",
@@ -68,7 +68,7 @@ CLASSES = {
         "closed-connection-keeps-its-unsent-bytes",
     ),
 }
-"""Defects in what rare events do, of each of which CI finds at least two."""
+"""Defects in rare events; CI finds at least two of each class."""
 QUICK = (
     "ended-offsets-are-counted",
     "follower-claims-what-is-not-synced",
@@ -98,7 +98,7 @@ LONGER_RING = {
 
 
 def ci_seeds() -> dict[tuple[str, int], int]:
-    """(load, nodes) -> how many seeds CI simulates, from 0 on."""
+    """(load, nodes) -> the number of seeds that CI simulates, from 0 on."""
     text = (Path(__file__).parents[2] / ".ci" / "run").read_text()
     return {
         (load, int(nodes)): int(last) + 1
@@ -114,7 +114,7 @@ def test_every_bug_has_its_seed() -> None:
     assert FOUND.keys() == BUGS.keys()
     assert len(set(QUICK)) >= 12 and set(QUICK) <= FOUND.keys()
     assert max(FOUND[name] for name in QUICK) <= 5, (
-        "a change of the product moves the rare ones far"
+        "a change of the product changes the seeds of rare ones a lot"
     )
     assert max(FOUND.values()) <= LAST_SEED
     assert LAST_SEED + SEEDS_MAX == 149, (

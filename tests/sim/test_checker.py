@@ -1,4 +1,4 @@
-"""The checker finds what is planted in a history, and nothing in a clean one."""
+"""The checker finds every planted anomaly in a history, and none in a clean one."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Log = list[tuple[int, bytes]]
 
 
 def clean() -> tuple[History, Log]:
-    """Ten acknowledged records of one producer, one that nobody can tell, one refused, five
-    that only promise order.
+    """Ten acknowledged records of one producer, one of unknown outcome, one refused, five that only
+    guarantee order.
     """
     history = History()
     log: Log = []
@@ -29,17 +29,17 @@ def clean() -> tuple[History, Log]:
     for number in range(5):
         send = history.send("c/1", TP, b"c%d" % number, Promise.ORDER)
         send.ok(40 + number)
-        if number != 2:  # lost, as acks=1 may
+        if number != 2:  # lost, which acks=1 allows
             log.append((len(log), send.value))
     history.begin_reading("r", TP, 0)
     history.polled("r", TP, log[:6], high_watermark=6)
-    tell(history, high_watermark=6)
+    set_outcome(history, high_watermark=6)
     history.polled("r", TP, log[6:8], high_watermark=14)
-    tell(history, high_watermark=14)
+    set_outcome(history, high_watermark=14)
     return history, log
 
 
-def tell(
+def set_outcome(
     history: History,
     *,
     node: int = 1,
@@ -64,7 +64,7 @@ def test_nothing_is_found_in_a_clean_history() -> None:
     assert history.check({TP: log}) == []
 
 
-def test_a_send_of_unknown_outcome_may_be_there_or_not_and_late() -> None:
+def test_a_send_of_unknown_outcome_may_be_stored_late_or_not() -> None:
     history, log = clean()
     late = history.send("a", TP, b"after", Promise.ALL)
     late.ok(len(log))
@@ -145,12 +145,12 @@ def plant_back(history: History, log: Log) -> Log:
 
 
 def plant_watermark_back(history: History, log: Log) -> Log:
-    tell(history, high_watermark=13)
+    set_outcome(history, high_watermark=13)
     return log
 
 
 def plant_disagreement(history: History, log: Log) -> Log:
-    tell(history, last_stable=15, high_watermark=14)
+    set_outcome(history, last_stable=15, high_watermark=14)
     return log
 
 
@@ -217,9 +217,9 @@ def test_an_acknowledgement_without_an_offset_is_not_misplaced() -> None:
     assert history.check({TP: [(0, b"x")]}) == []
 
 
-def test_another_leader_may_know_a_lower_watermark_and_so_may_a_restarted_node() -> None:
+def test_a_new_leader_or_restarted_node_may_have_a_lower_watermark() -> None:
     history, log = clean()
-    tell(history, node=2, leader_epoch=1, high_watermark=10)
+    set_outcome(history, node=2, leader_epoch=1, high_watermark=10)
     history.restarted(1)
-    tell(history, high_watermark=12)
+    set_outcome(history, high_watermark=12)
     assert history.check({TP: log}) == []

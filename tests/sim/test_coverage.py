@@ -1,4 +1,4 @@
-"""Rare events are counted, and a range of seeds that never reaches one of them fails."""
+"""Rare events are counted; a range of seeds that never reaches one of them fails."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def test_an_event_that_never_happened_fails_the_range(
     assert main(seeds) == 0
 
 
-def test_a_hostile_client_uses_up_what_is_small() -> None:
-    """One seed does not reach all; the ranges of CI and of docs/HACKING.md do, with
+def test_a_hostile_client_exhausts_small_limits() -> None:
+    """One seed does not reach all of them; the ranges of CI and of docs/HACKING.md do, with
     `--require-coverage`.
     """
     counts: Counter[str] = Counter()

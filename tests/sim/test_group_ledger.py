@@ -1,4 +1,4 @@
-"""The verdicts on groups: owners, ghosts, and offsets as registers."""
+"""The checks of groups: owners, former owners that still read, and offsets as registers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def reading(up_to: int) -> GroupLedger:
     return ledger
 
 
-def test_the_offset_is_that_of_the_last_commit_that_was_acknowledged() -> None:
+def test_the_offset_is_that_of_the_last_acknowledged_commit() -> None:
     ledger = reading(50)
     for offset in (10, 20):
         ledger.committed(ledger.committing(G, {A: offset}), single=True)
@@ -41,7 +41,7 @@ def test_an_acknowledged_offset_does_not_vanish() -> None:
     assert kinds(ledger, None) == {"commit-lost"}
 
 
-def test_commits_of_unknown_fate_may_come_late() -> None:
+def test_commits_of_unknown_outcome_may_apply_late() -> None:
     ledger = reading(50)
     ledger.committing(G, {A: 10})
     ledger.committed(ledger.committing(G, {A: 20}), single=True)
@@ -52,7 +52,7 @@ def test_commits_of_unknown_fate_may_come_late() -> None:
     assert kinds(ledger, 10) == set()
 
 
-def test_commits_beside_each_other_may_come_in_any_order() -> None:
+def test_concurrent_commits_may_apply_in_any_order() -> None:
     ledger = reading(50)
     one, other = ledger.committing(G, {A: 10}), ledger.committing(G, {A: 20})
     ledger.committed(one, single=True)
@@ -60,7 +60,7 @@ def test_commits_beside_each_other_may_come_in_any_order() -> None:
     assert kinds(ledger, 10) == kinds(ledger, 20) == set()
 
 
-def test_nothing_is_committed_that_was_not_read_and_nothing_is_left_out() -> None:
+def test_commits_contain_exactly_the_records_that_were_read() -> None:
     ledger = reading(5)
     ledger.committed(ledger.committing(G, {A: 6}), single=True)
     assert kinds(ledger, 6) == {"commit-beyond-read", "group-skip"}
@@ -81,21 +81,21 @@ def test_a_partition_has_one_owner_in_a_generation_of_the_classic_protocol() -> 
     assert kinds(ledger, None) == {"two-owners"}
 
 
-def test_a_static_member_may_come_back_in_the_same_generation() -> None:
+def test_a_static_member_may_return_in_the_same_generation() -> None:
     ledger = GroupLedger()
     for member in ("m", "n"):
         ledger.assigned(GroupMetadata(G, 3, member, "i"), [A], classic=True)
     assert kinds(ledger, None) == set()
 
 
-def test_ghosts_are_those_whose_partition_is_somebody_elses_by_now() -> None:
+def test_ghosts_are_members_whose_partition_has_another_owner() -> None:
     ledger = GroupLedger()
     old = GroupMetadata(G, 3, "m")
     ledger.assigned(old, [A], classic=True)
     ledger.gone(old, [A], ended=True)
     assert not ledger.ghosts(G)
     ledger.assigned(GroupMetadata(G, 2, "n"), [A], classic=True)
-    assert not ledger.ghosts(G), "n has heard late of what it had"
+    assert not ledger.ghosts(G), "n was notified late of its loss"
     ledger.assigned(GroupMetadata(G, 5, "n"), [A], classic=True)
     (ghost,) = ledger.ghosts(G)
     assert ghost.metadata == old
@@ -104,8 +104,8 @@ def test_ghosts_are_those_whose_partition_is_somebody_elses_by_now() -> None:
 
 
 def test_a_former_owner_is_a_ghost_from_its_next_generation_on() -> None:
-    """Until then it may be a member in that epoch, which lets go of other partitions, and
-    whose commits Apache Kafka accepts.
+    """Until then it may be a member in that epoch, which revokes other partitions, and whose
+    commits Apache Kafka accepts.
     """
     ledger = GroupLedger()
     old = GroupMetadata(G, 3, "m")
@@ -117,5 +117,5 @@ def test_a_former_owner_is_a_ghost_from_its_next_generation_on() -> None:
     assert [ghost.metadata for ghost in ledger.ghosts(G)] == [old]
 
 
-def test_a_ghosts_offset_is_known_by_its_metadata() -> None:
+def test_a_ghost_s_offset_is_identified_by_its_metadata() -> None:
     assert kinds(GroupLedger(), 0, metadata=GHOST) == {"stale-commit"}

@@ -1,4 +1,4 @@
-"""What the probe of groups sees in a coordinator, and what it leaves alone."""
+"""What the probe of groups reads in a coordinator, and what it ignores."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ T0 = TopicPartition("t", 0)
 
 
 class Held(SimpleNamespace):
-    """One like another is another."""
+    """Equal instances are still distinct."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]  # SimpleNamespace has no hash
 
 
 class Cardboard:
-    """One consumer group, coordinated by node 1 in leader epoch 5; each `look` is after
-    another record.
+    """One consumer group, coordinated by node 1 in leader epoch 5; each `look` follows another
+    record.
     """
 
     def __init__(self) -> None:
@@ -83,21 +83,22 @@ def world() -> Cardboard:
     return world
 
 
-def test_a_partition_that_is_given_while_another_member_lets_go_of_it(world: Cardboard) -> None:
+def test_a_partition_assigned_while_another_member_revokes_it(world: Cardboard) -> None:
     world.member("n", (1, 2))
     assert "partition 1 belongs to m and to n" in str(world.look())
 
 
-def test_a_member_that_reads_what_is_another_ones(world: Cardboard) -> None:
+def test_a_member_that_reads_another_member_s_partition(world: Cardboard) -> None:
     world.reads["n"] = frozenset({T0})
     assert "member n reads t-0, whose owner is m" in str(world.look())
 
 
-def test_a_classic_member_that_was_removed_and_joins_again_is_not_yet_informed(
+def test_a_removed_classic_member_that_rejoins_is_not_yet_notified(
     world: Cardboard,
 ) -> None:
-    """It keeps what it read, however often it joins before its SyncGroup (seed 500152 of 3 nodes);
-    it takes nothing more, and nothing again."""
+    """It keeps its partitions, however often it joins before its SyncGroup (seed 500152 of 3
+    nodes); it takes no further partition, and none again.
+    """
     world.member("n", (2,))
     world.reads["n"] = frozenset({T0})
     world.members["n"].uses_classic, world.members["n"].previous_epoch = True, 0
@@ -112,7 +113,7 @@ def test_a_classic_member_that_was_removed_and_joins_again_is_not_yet_informed(
     assert "member n reads t-0, whose owner is m" in str(world.look())
 
 
-def test_epochs_that_go_back_or_are_ahead(world: Cardboard) -> None:
+def test_epochs_that_decrease_or_are_ahead(world: Cardboard) -> None:
     world.member("o", epoch=4)
     assert "member o has epoch 4, the group 3" in str(world.look())
     del world.members["o"]
@@ -130,13 +131,13 @@ def test_a_group_that_had_the_other_protocol_meanwhile_starts_again(world: Cardb
     assert world.look() is None
 
 
-def test_a_deposed_coordinator_may_believe_what_it_likes(world: Cardboard) -> None:
+def test_a_deposed_coordinator_may_have_any_state(world: Cardboard) -> None:
     world.member("n", (1, 2))
     world.leader = (2, 6)
     assert world.look() is None
 
 
-def test_nothing_is_looked_at_before_another_record_is_there(world: Cardboard) -> None:
+def test_nothing_is_checked_without_a_new_record(world: Cardboard) -> None:
     world.member("n", (1, 2))
     world.held.end -= 1
     assert world.look() is None

@@ -1,5 +1,5 @@
-"""Whatever a hostile client sends, the others are served in time: virtual time, which
-passes while the code of a node runs.
+"""Whatever a hostile client sends, other clients are served in time: in virtual time, which
+advances while the code of a node runs.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ PRICE_SECONDS = 0.004
 ASK_EVERY_SECONDS = 0.02
 ATTACKED_SECONDS = 6.0
 WAIT_SECONDS_MAX = 0.1
-"""Of which the network may take 20 ms."""
+"""The network may take 20 ms of it."""
 
 
 async def longest_wait(
     *, attacked: bool, price_seconds: float = PRICE_SECONDS
 ) -> tuple[float, int, float]:
-    """Seconds that the good client waited at most; attacks; seconds for which the loop was
-    busy with one step, at most.
+    """The longest wait of the good client in seconds; attacks; the longest step of the loop in
+    seconds.
     """
     async with Cluster(
         nodes=1,
@@ -73,6 +73,6 @@ def test_the_good_client_gets_responses_in_time() -> None:
 
 
 def test_work_takes_virtual_time() -> None:
-    """Without it no client could hold a node up, whatever the node does."""
+    """Otherwise no client could delay a node, whatever the node does."""
     assert run(partial(longest_wait, attacked=True, price_seconds=0.0))[2] == 0.0
     assert run(partial(longest_wait, attacked=True))[2] > 0.001

@@ -1,6 +1,4 @@
-"""The verdicts on transactions and copies: each anomaly is seen, and what may be is not
-taken for one.
-"""
+"""The checks of transactions and copies: each anomaly is found, and valid histories have none."""
 
 from __future__ import annotations
 
@@ -72,7 +70,7 @@ def test_a_commit_that_was_requested_before_may_take_effect() -> None:
     assert kinds(ledger, [(0, b"x")], []) == set()
 
 
-def test_records_are_there_once_in_order_and_known() -> None:
+def test_records_are_stored_once_in_order_and_known() -> None:
     ledger = Ledger()
     written(ledger, "w.1", (T, b"x"), (T, b"y"), outcome="committed")
     assert kinds(ledger, [(0, b"y"), (1, b"x")], []) == {"txn-reordered"}
@@ -88,7 +86,7 @@ def test_a_read_committed_reader_sees_a_subset_of_all_records() -> None:
     }
 
 
-def test_readers_saw_what_is_there_in_the_end() -> None:
+def test_readers_got_the_final_records() -> None:
     ledger = Ledger()
     written(ledger, "w.1", (T, b"x"), (T, b"y"), outcome="committed")
     ledger.read("r", T, [(0, b"x")])
@@ -115,7 +113,7 @@ def test_a_copy_is_complete_without_repetition_and_in_order() -> None:
         assert kinds(ledger, t, [], source) == expected, t
 
 
-def test_a_copy_that_was_aborted_and_made_again_is_no_torn_transaction() -> None:
+def test_a_repeated_copy_is_not_a_torn_transaction() -> None:
     """Its values are the same."""
     ledger = Ledger()
     first, second = copy_of(A, 0, b"m"), copy_of(A, 1, b"n")
@@ -124,7 +122,7 @@ def test_a_copy_that_was_aborted_and_made_again_is_no_torn_transaction() -> None
     assert kinds(ledger, [(0, first)], [], [(0, b"m")]) == set()
 
 
-def test_last_stable_offsets_do_not_go_back_while_one_leader_leads() -> None:
+def test_last_stable_offsets_do_not_decrease_under_one_leader() -> None:
     def told(
         ledger: Ledger, stable: int, *, node: int = 1, epoch: int = 3, newest: int = -1
     ) -> None:

@@ -1,5 +1,5 @@
-"""Directed faults: drawn from the seed, only where they are allowed, and each comes to its
-end in a cluster that has no defect.
+"""Directed faults: drawn from the seed, only where they are allowed, and each completes in a
+cluster without defects.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ PLAYED = {
     "deposed": 100,
     "late-isr-change": 100,
 }
-"""Plot -> a seed in which it was seen to come to its end within seconds.
+"""Plot -> a seed in which it completes within seconds.
 
-Those that need a power cut: `make simulate`.
+Plots that need a power failure: `make simulate`.
 """
 
 
-def test_each_mode_plays_what_is_allowed_in_it_and_all_of_it() -> None:
+def test_each_mode_plays_exactly_its_allowed_plots() -> None:
     for mode in Mode:
         drawn = Counter(draw_plot(mode, random.Random(seed)) for seed in range(400))
         assert set(drawn) - {None} == {name for name, modes in PLOTS.items() if mode in modes}
-        assert drawn[None] > 50, "seeds in which chance alone decides"
+        assert drawn[None] > 50, "seeds with random faults only"
 
 
 @pytest.mark.parametrize("name", PLAYED)
-def test_a_plot_comes_to_its_end_and_the_product_stands_it(name: str) -> None:
+def test_a_plot_completes_without_violations(name: str) -> None:
     settings = Settings(seed=PLAYED[name], plot=name, seconds=4.0, load="plain")
     result = run_seed(settings)
     assert not result.violations, (result.violations, settings.command)
     assert result.counts[f"plot {name}"] >= 1
 
 
-async def test_a_plot_deletes_no_topic_that_grows_meanwhile() -> None:
-    """Whose growth would then be noted down as if the topic were there."""
+async def test_a_plot_deletes_no_growing_topic() -> None:
+    """Otherwise its growth would be recorded as if the topic existed."""
     unused: Any = SimpleNamespace()  # neither a client nor a plan is needed here
     administration = Administration(unused, unused, random.Random(1), [1, 2, 3], [], lambda: 0)
     administration.created["x1"] = 2

@@ -1,5 +1,5 @@
-"""The probes on nodes made of cardboard: each violation is seen when it happens, and
-nothing in a history without one.
+"""The probes on simplified nodes: each violation is found when it happens, and none in a correct
+history.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ID = UUID(int=7)
 
 
 class CardboardPartition(SimpleNamespace):
-    """The last stable offset is the high watermark, or what a test has set."""
+    """The last stable offset is the high watermark, or the value that a test sets."""
 
     stable: int | None = None
 
@@ -40,8 +40,8 @@ class Replica:
         self.path = Path(f"/{node_id}/t-0")
         self.data = bytearray()
         self.replaced = bytearray()
-        """What has the name of the first segment while a cleaned one that is read already
-        has not.
+        """The contents of the first segment's file while a cleaned segment is already read but not
+        renamed.
         """
         self.log: Any = SimpleNamespace(
             topic_partition=TP,
@@ -70,9 +70,7 @@ class Replica:
         )
 
     def restart(self) -> None:
-        """The next life of its process: the same file, and a log of its own, which was
-        never cut.
-        """
+        """The next process of the node: the same file, and a new log, which was never truncated."""
         self.log = self.partition.log = SimpleNamespace(
             **{**vars(self.log), "truncations": 0, "cleanings": 0}
         )
@@ -100,9 +98,9 @@ class Replica:
         self._ends(offset)
 
     def clean(self, *kept: int, suffix: str = "") -> None:
-        """Of the batches only these stay, by their place; all lie before the active segment.
+        """Only these batches stay, by their position; all are before the active segment.
 
-        `suffix`: not yet under its name.
+        `suffix`: the segment is not renamed yet.
         """
         places = [(position, size) for position, size, _ in iterate_batches(self.data)]
         self.replaced = self.data
@@ -160,7 +158,7 @@ class Cardboard:
 
 @pytest.fixture
 def world() -> Cardboard:
-    """Everybody has a and b, both committed."""
+    """All replicas have a and b, both committed."""
     world = Cardboard()
     world.look()
     for value in (b"a", b"b"):
@@ -173,13 +171,13 @@ def world() -> Cardboard:
     return world
 
 
-def test_nothing_is_seen_where_nothing_is_wrong(world: Cardboard) -> None:
+def test_a_correct_history_has_no_violations(world: Cardboard) -> None:
     assert world.probes.is_committed(TP, 1) and not world.probes.is_committed(TP, 2)
     world.probes.validate()
     assert world.look() is None
 
 
-def test_an_uncommitted_end_may_be_cut(world: Cardboard) -> None:
+def test_an_uncommitted_end_may_be_truncated(world: Cardboard) -> None:
     size = len(world.replicas[3].data)
     world.replicas[3].append(b"x")
     assert world.look() is None
@@ -191,7 +189,7 @@ def test_an_uncommitted_end_may_be_cut(world: Cardboard) -> None:
     )
 
 
-def test_a_high_watermark_that_goes_back(world: Cardboard) -> None:
+def test_a_high_watermark_that_decreases(world: Cardboard) -> None:
     world.replicas[2].partition.high_watermark = 1
     assert "I5" in str(world.look())
 
@@ -201,7 +199,7 @@ def test_a_high_watermark_beyond_the_end(world: Cardboard) -> None:
     assert "I4" in str(world.look())
 
 
-def test_a_last_stable_offset_that_goes_back(world: Cardboard) -> None:
+def test_a_last_stable_offset_that_decreases(world: Cardboard) -> None:
     world.replicas[2].partition.stable = 1
     world.replicas[2].partition.assignment = SimpleNamespace(
         isr=(1, 2, 3), partition_epoch=0, another=True
@@ -241,7 +239,7 @@ def test_a_high_watermark_that_an_in_sync_replica_has_not_reached(world: Cardboa
     assert "in-sync replica 3" in str(world.look())
 
 
-def test_a_follower_that_believes_more_than_any_leader(world: Cardboard) -> None:
+def test_a_follower_with_a_higher_watermark_than_any_leader(world: Cardboard) -> None:
     world.replicas[2].append(b"c")
     world.replicas[2].partition.high_watermark = 3
     assert "I2" in str(world.look())
@@ -255,7 +253,7 @@ def test_another_record_below_the_high_watermark(world: Cardboard) -> None:
     assert "CRC" in str(world.look())
 
 
-def test_a_cut_below_the_high_watermark(world: Cardboard) -> None:
+def test_a_truncation_below_the_high_watermark(world: Cardboard) -> None:
     world.replicas[2].cut(0, 0)
     world.replicas[2].partition.high_watermark = 0
     assert world.look() is not None
@@ -266,7 +264,7 @@ def test_a_second_leader_in_one_epoch(world: Cardboard) -> None:
     assert "two leaders in leader epoch 0" in str(world.look())
 
 
-def test_a_new_leader_without_what_was_committed(world: Cardboard) -> None:
+def test_a_new_leader_without_committed_records(world: Cardboard) -> None:
     for node_id in (1, 2):
         world.replicas[node_id].append(b"c")
         world.replicas[node_id].partition.assignment = SimpleNamespace(
@@ -279,7 +277,7 @@ def test_a_new_leader_without_what_was_committed(world: Cardboard) -> None:
     assert "the new leader of epoch 1" in str(world.look())
 
 
-def test_a_killed_process_that_lost_what_it_had_written(world: Cardboard) -> None:
+def test_a_killed_process_that_lost_written_records(world: Cardboard) -> None:
     size = len(world.replicas[3].data)
     world.replicas[3].append(b"c")
     assert world.look() is None
@@ -289,7 +287,7 @@ def test_a_killed_process_that_lost_what_it_had_written(world: Cardboard) -> Non
     assert "a restarted process lost" in str(world.look())
 
 
-def test_a_process_that_was_killed_while_it_cut_its_log_has_lost_nothing(world: Cardboard) -> None:
+def test_a_process_killed_during_a_truncation_has_lost_nothing(world: Cardboard) -> None:
     size = len(world.replicas[3].data)
     world.replicas[3].append(b"c")
     assert world.look() is None
@@ -299,7 +297,7 @@ def test_a_process_that_was_killed_while_it_cut_its_log_has_lost_nothing(world: 
     assert world.look() is None
 
 
-def test_a_power_cut_may_lose_what_was_not_synced(world: Cardboard) -> None:
+def test_a_power_failure_may_lose_unsynced_records(world: Cardboard) -> None:
     size = len(world.replicas[3].data)
     world.replicas[3].append(b"c")
     assert world.look() is None
@@ -362,7 +360,7 @@ def test_two_images_of_one_index_that_differ_beside_partitions(world: Cardboard)
 @pytest.mark.parametrize(
     ("adding", "isr", "is_early"), [((4,), (1,), False), ((), (1, 4), False), ((), (1,), True)]
 )
-def test_a_move_that_ends_before_the_new_replica_is_in_sync(
+def test_a_reassignment_that_ends_before_the_new_replica_is_in_sync(
     world: Cardboard, adding: tuple[int, ...], isr: tuple[int, ...], is_early: bool
 ) -> None:
     def nodes(*ids: int) -> tuple[NodeId, ...]:
@@ -392,7 +390,7 @@ def test_a_follower_with_records_that_its_leader_has_deleted(world: Cardboard) -
 
 
 @pytest.mark.parametrize(("held", "unsent"), [(9, 5), (10, 4)])
-def test_a_pool_that_counts_what_no_connection_holds(
+def test_a_pool_that_counts_bytes_of_no_connection(
     world: Cardboard, held: int, unsent: int
 ) -> None:
     queue = SimpleNamespace(unsent_bytes=5)
@@ -420,26 +418,26 @@ def test_a_leader_that_is_not_in_sync(world: Cardboard) -> None:
     assert "not in sync" in str(world.look())
 
 
-def test_a_byte_that_changed_on_the_disk(world: Cardboard) -> None:
+def test_a_changed_byte_on_the_disk(world: Cardboard) -> None:
     world.replicas[2].data[-1] ^= 1
     assert world.look() is None
     world.probes.validate()
     assert "bytes of t-0 on node 2" in str(world.probes.violation)
 
 
-def test_offsets_with_a_hole(world: Cardboard) -> None:
+def test_offsets_with_a_gap(world: Cardboard) -> None:
     world.replicas[2].log.log_end_offset = 3
     world.replicas[2].append(b"c")
     assert "I3" in str(world.look())
 
 
-def test_nodes_that_know_other_producers(world: Cardboard) -> None:
+def test_nodes_with_different_producers(world: Cardboard) -> None:
     world.replicas[2].log.producers.entries = lambda: [ProducerSnapshotEntry(4, 0, 9, 1, 0, 0)]
     world.probes.validate()
     assert "I7" in str(world.probes.violation)
 
 
-def test_a_compacted_replica_lacks_what_others_have_and_no_more(world: Cardboard) -> None:
+def test_a_compacted_replica_lacks_only_what_others_have(world: Cardboard) -> None:
     for replica in world.replicas.values():
         replica.append(b"c")
         assert world.look() is None
@@ -452,7 +450,7 @@ def test_a_compacted_replica_lacks_what_others_have_and_no_more(world: Cardboard
     assert world.probes.violation is None
     world.replicas[2].restart()
     world.daemons[2] = world.new_daemon(2)
-    assert world.look() is None, "it has lost nothing by dying"
+    assert world.look() is None, "it lost nothing when it died"
     world.replicas[1].clean(2)
     world.replicas[3].clean(0, 2)
     assert world.look() is None
@@ -462,7 +460,7 @@ def test_a_compacted_replica_lacks_what_others_have_and_no_more(world: Cardboard
     assert world.probes.violation is None
 
 
-def test_a_cleaned_segment_is_read_where_it_lies_before_it_has_its_name(world: Cardboard) -> None:
+def test_a_cleaned_segment_is_read_before_its_rename(world: Cardboard) -> None:
     for replica in world.replicas.values():
         replica.append(b"c")
     assert world.look() is None
@@ -479,13 +477,13 @@ def test_a_cleaned_segment_is_read_where_it_lies_before_it_has_its_name(world: C
 
 def test_a_compacted_replica_has_no_uncommitted_batch(world: Cardboard) -> None:
     second = list(iterate_batches(world.replicas[2].data))[1][0]
-    # of an epoch in which nobody led
+    # of an epoch without a leader
     world.replicas[2].data[second + 12 : second + 16] = (5).to_bytes(4, "big")
     world.replicas[2].clean(0, 1)
     assert "was committed" in str(world.look())
 
 
-def test_above_what_is_compacted_nothing_is_missing(world: Cardboard) -> None:
+def test_nothing_is_missing_above_the_compacted_part(world: Cardboard) -> None:
     world.replicas[2].clean(1)
     assert world.look() is None
     for number in (1, 3):

@@ -58,9 +58,9 @@ def test_half_of_the_seeds_have_groups_or_transactions() -> None:
 
 
 @pytest.mark.timeout(300)
-def test_a_seed_replays_byte_for_byte_whatever_the_hashes_are() -> None:
-    """Sets are iterated in an order that hangs on PYTHONHASHSEED, objects in one that hangs
-    on their addresses: here and elsewhere.
+def test_a_seed_replays_byte_for_byte_with_any_hash_seed() -> None:
+    """The order of sets depends on PYTHONHASHSEED, the order of objects on their addresses: here
+    and elsewhere.
     """
     settings = Settings(seed=7, seconds=2.0, plot="deposed", load="all")
     script = (
@@ -79,7 +79,7 @@ def test_a_seed_replays_byte_for_byte_whatever_the_hashes_are() -> None:
     assert done.stdout == run_seed(settings).digest + "\n" != "\n"
 
 
-def test_no_plan_cuts_the_power_where_a_kill_is_all_that_may_happen() -> None:
+def test_no_plan_has_a_power_failure_where_only_kills_are_allowed() -> None:
     import random
 
     plans = [Plan.draw(random.Random(seed)) for seed in range(200)]
@@ -89,7 +89,7 @@ def test_no_plan_cuts_the_power_where_a_kill_is_all_that_may_happen() -> None:
         assert plan.mode is Mode.KILL or "corrupt" not in plan.families
 
 
-def test_the_command_line_prints_totals_and_how_to_run_a_bad_seed_again(
+def test_the_command_line_prints_totals_and_the_command_for_a_bad_seed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["--seeds", "0-9", "--bug", FOUND_AT_ONCE, "--seconds", "1"]) == 1
@@ -99,7 +99,7 @@ def test_the_command_line_prints_totals_and_how_to_run_a_bad_seed_again(
 
 
 def test_jobs_share_the_seeds_and_closing_the_results_ends_them() -> None:
-    """In processes that are spawned: whatever they run must be found there by its name."""
+    """In spawned processes: they must find their functions by name."""
     settings = [Settings(seed=seed, seconds=0.25, load="plain") for seed in (1, 2)]
     digests = [run_seed(one).digest for one in settings]
     assert digests[0] != digests[1], "another seed is another run"
