@@ -47,7 +47,7 @@ class TruncationDriver:
 
     def lose_response(self, node: int, *, leader: int) -> None:
         """The leader reads the follower's fetch, but the response is lost."""
-        self._at(leader).row(self._at(node).asked(), node)
+        self._at(leader).row(self._at(node).requested(), node)
 
     def crash(self, node: int) -> None:
         """kill -9 and a restart; the checkpoint of the high watermark may be old."""

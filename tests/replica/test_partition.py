@@ -121,7 +121,7 @@ def test_a_replica_that_does_not_lead_accepts_nothing(acks: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("leader", "asked", "code"),
+    ("leader", "requested", "code"),
     [
         (ME, -1, None),
         (ME, 5, None),
