@@ -59,7 +59,7 @@ def test_short_writes_are_completed_or_raise(
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(OSError, match="full"):
         file.append([b"ijkl"])
-    assert file.size() == 11, "what was written of it is counted, so that it can be cut off"
+    assert file.size() == 11, "the written part is counted, so that it can be truncated"
     file.truncate(8)
     monkeypatch.setattr(os, "pwrite", lambda fd, data, position: 0)
     with pytest.raises(OSError, match="no progress"):
@@ -69,7 +69,7 @@ def test_short_writes_are_completed_or_raise(
 @pytest.mark.parametrize(
     ("group", "file_mode", "directory_mode"), [(False, 0o600, 0o700), (True, 0o640, 0o750)]
 )
-def test_other_users_read_nothing_and_the_group_where_it_may(
+def test_other_users_read_nothing_and_the_group_only_if_allowed(
     tmp_path: Path, group: bool, file_mode: int, directory_mode: int
 ) -> None:
     disk, before = OsDisk(group_readable=group), os.umask(0)
@@ -106,7 +106,7 @@ def test_a_directory_that_others_can_enter_keeps_its_mode_and_is_reported(
     assert not caplog.text
 
 
-def test_a_file_stays_open_while_somebody_holds_it(tmp_path: Path) -> None:
+def test_a_file_stays_open_while_it_has_a_reference(tmp_path: Path) -> None:
     disk = OsDisk()
     file = disk.open(tmp_path / "f", create=True)
     file.append([b"still here"])
@@ -172,7 +172,7 @@ def test_the_boot_id_is_that_of_this_run_of_the_machine() -> None:
     assert OsDisk().boot_id() == OsDisk().boot_id()
 
 
-async def test_what_blocks_runs_in_another_thread() -> None:
+async def test_blocking_calls_run_in_another_thread() -> None:
     here = threading.get_ident()
     assert await OsDisk().offload(lambda offset: (threading.get_ident() != here, offset), 7) == (
         True,

@@ -1,4 +1,4 @@
-"""What memory a process may count on."""
+"""How much memory a process may use."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ DEADLINE_S = 10.0
 
 
 class Waiting:
-    """Somebody whom the poller calls."""
+    """A callback of the poller."""
 
     used = 0.0
 
@@ -57,7 +57,7 @@ async def pair() -> AsyncIterator[tuple[OsStream, OsSocket]]:
 
 
 async def receive(accepted: OsSocket, size: int) -> bytes:
-    """Exactly so many bytes from a socket that never waits."""
+    """Exactly that many bytes from a non-blocking socket."""
     found = b""
     view = memoryview(bytearray(size))
     with trio.fail_after(DEADLINE_S):
@@ -104,8 +104,8 @@ async def test_no_such_host(monkeypatch: pytest.MonkeyPatch) -> None:
         await OsNetwork().connect("nowhere", 1)
 
 
-async def test_a_peer_that_does_not_respond_is_given_up_in_time(mock_clock: MockClock) -> None:
-    """A listener whose backlog is full drops the handshake, as a host that is gone does."""
+async def test_connecting_to_an_unresponsive_peer_times_out(mock_clock: MockClock) -> None:
+    """A listener whose backlog is full drops the handshake, like an absent host."""
     with socket.socket() as listener, socket.socket() as first, socket.socket() as second:
         listener.bind((HOST, 0))
         listener.listen(0)
@@ -164,7 +164,7 @@ async def test_socket_buffers_reach_accepted_connections() -> None:
         accepted._socket.getsockopt(socket.SOL_SOCKET, option)
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF)
     ]
-    assert sizes == [40_000, 60_000]  # Linux doubles what it is asked for
+    assert sizes == [40_000, 60_000]  # Linux doubles the requested size
     assert accepted._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     for one in (stream, accepted, listener):
         one.close()
@@ -178,7 +178,7 @@ async def test_the_other_end_has_a_name() -> None:
 # -- streams
 
 
-async def test_bytes_go_both_ways_and_the_end_is_seen() -> None:
+async def test_bytes_pass_in_both_directions_and_the_end_is_detected() -> None:
     async with pair() as (stream, accepted):
         await stream.send_all(b"there")
         assert await receive(accepted, 5) == b"there"
@@ -247,7 +247,7 @@ async def test_a_cancelled_receive_takes_no_bytes() -> None:
         assert await all_of(stream) == b"still there"
 
 
-# -- sockets that never wait
+# -- non-blocking sockets
 
 
 async def test_a_socket_without_bytes_or_room_raises_blocking_io_error() -> None:
@@ -336,7 +336,7 @@ async def test_a_hang_up_is_named_whatever_is_watched() -> None:
 
 
 class Scripted:
-    """A listening socket whose accept does what it is told."""
+    """A listening socket with scripted results of accept."""
 
     def __init__(self, real: socket.socket, *script: OSError) -> None:
         self.real = real
@@ -353,7 +353,7 @@ class Scripted:
 
 @asynccontextmanager
 async def scripted(*script: OSError) -> AsyncIterator[tuple[OsListener, list[OsSocket]]]:
-    """A listener that meets these errors first, and a client that waits to be accepted."""
+    """A listener that gets these errors first, and a client that waits to be accepted."""
     listener = await OsNetwork().listen(HOST, 0)
     real = listener._socket
     listener._socket = Scripted(real, *script)  # type: ignore[assignment]  # a scripted socket
@@ -366,9 +366,7 @@ async def scripted(*script: OSError) -> AsyncIterator[tuple[OsListener, list[OsS
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
-async def test_an_overloaded_accept_waits_and_tries_again(
-    mock_clock: MockClock, number: int
-) -> None:
+async def test_an_overloaded_accept_waits_and_retries(mock_clock: MockClock, number: int) -> None:
     async with scripted(OSError(number, "full"), OSError(number, "full")) as (listener, accepted):
 
         async def accept() -> None:
@@ -384,7 +382,7 @@ async def test_an_overloaded_accept_waits_and_tries_again(
 
 
 @pytest.mark.parametrize("number", [errno.ECONNABORTED, errno.EPERM, errno.EPROTO])
-async def test_a_peer_that_gave_up_does_not_hold_back_the_next(number: int) -> None:
+async def test_a_peer_that_disconnected_does_not_delay_the_next(number: int) -> None:
     async with scripted(OSError(number, "gone")) as (listener, accepted):
         with trio.fail_after(DEADLINE_S):
             accepted.append(await listener.accept())

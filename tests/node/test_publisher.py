@@ -20,39 +20,39 @@ from mqd.types import NodeId
 
 
 class RecordingReplica:
-    """Notes what the publisher tells it. It is its own `assignments`."""
+    """Records the calls of the publisher. It is its own `assignments`."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, Any]] = []
+        self.calls: list[tuple[str, Any]] = []
         self.assignments = self
         self.leader_throttle, self.follower_throttle = Throttle(), Throttle()
         self.logs = SimpleNamespace(compactor=SimpleNamespace(options=None))
 
     def brokers_changed(self) -> None:
-        self.told.append(("brokers", ""))
+        self.calls.append(("brokers", ""))
 
     def apply(self, assignments: Any, settings: Any) -> None:
-        self.told.append(
+        self.calls.append(
             ("apply", [(str(one.topic_partition), one.topic_id.int) for one in assignments])
         )
 
     def delete(self, topic: str) -> None:
-        self.told.append(("delete", topic))
+        self.calls.append(("delete", topic))
 
     def retire(self, topic: str) -> list[str]:
-        self.told.append(("retire", topic))
+        self.calls.append(("retire", topic))
         return [f"{topic}-{index}" for index in range(60)]
 
     def remove(self, partition: str) -> None:
-        self.told.append(("remove", partition))
+        self.calls.append(("remove", partition))
 
     def configure(self, topic: str, settings: Any) -> None:
-        self.told.append(
+        self.calls.append(
             ("configure", (topic, settings.log.segment_bytes, settings.min_insync_replicas))
         )
 
     def remove_strays(self, known: Any) -> None:
-        self.told.append(("strays", {str(one): topic_id.int for one, topic_id in known.items()}))
+        self.calls.append(("strays", {str(one): topic_id.int for one, topic_id in known.items()}))
 
 
 class Publishing:
@@ -63,7 +63,7 @@ class Publishing:
         self.index = 0
 
     def change(self, *records: Any) -> list[tuple[str, Any]]:
-        """What the replicas were told of it."""
+        """The calls that the replicas received for the change."""
         self.index += 1
         delta = Delta(self.index)
         for record in records:
@@ -72,8 +72,8 @@ class Publishing:
         return self.taken()
 
     def taken(self) -> list[tuple[str, Any]]:
-        told, self.replica.told = self.replica.told, []
-        return told
+        calls, self.replica.calls = self.replica.calls, []
+        return calls
 
 
 def created(name: str, number: int, node_id: int = 1) -> CreateTopic:
@@ -81,7 +81,7 @@ def created(name: str, number: int, node_id: int = 1) -> CreateTopic:
     return CreateTopic(name, UUID(int=number), (Placement((me,), me, (me,)),), ())
 
 
-async def test_history_is_not_carried_out() -> None:
+async def test_history_is_not_applied_to_replicas() -> None:
     publishing = Publishing()
     assert publishing.change(created("gone", 1)) == []
     assert publishing.change(created("t", 2)) == []
@@ -95,20 +95,20 @@ async def test_history_is_not_carried_out() -> None:
     ]
 
 
-async def test_each_change_is_carried_out_from_then_on() -> None:
+async def test_each_later_change_is_applied_to_replicas() -> None:
     publishing = Publishing()
     await publishing.publisher.activate(publishing.image)
     publishing.taken()
     assert publishing.change(created("t", 1)) == [("apply", [("t-0", 1)])]
-    told = publishing.change(DeleteTopic(UUID(int=1)), created("t", 2))
-    assert told == [("delete", "t"), ("apply", [("t-0", 2)])]
-    told = publishing.change(SetConfigs("topic", "t", (("segment.bytes", "2000000"),)))
-    assert told == [("apply", []), ("configure", ("t", 2_000_000, 1))]
-    told = publishing.change(SetConfigs("node", "", (("min.insync.replicas", "2"),)))
-    assert told == [("apply", []), ("configure", ("t", 2_000_000, 2))]
+    calls = publishing.change(DeleteTopic(UUID(int=1)), created("t", 2))
+    assert calls == [("delete", "t"), ("apply", [("t-0", 2)])]
+    calls = publishing.change(SetConfigs("topic", "t", (("segment.bytes", "2000000"),)))
+    assert calls == [("apply", []), ("configure", ("t", 2_000_000, 1))]
+    calls = publishing.change(SetConfigs("node", "", (("min.insync.replicas", "2"),)))
+    assert calls == [("apply", []), ("configure", ("t", 2_000_000, 2))]
 
 
-async def test_a_large_topic_goes_a_slice_at_a_time_and_before_another_of_its_name_is_opened(
+async def test_a_large_topic_is_deleted_in_slices_before_its_successor_opens(
     nursery: trio.Nursery,
 ) -> None:
     publishing = Publishing()
@@ -132,8 +132,8 @@ async def test_many_small_topics_are_deleted_in_slices_too(nursery: trio.Nursery
     publishing.change(*(created(f"t{number}", number) for number in range(1, 31)))
     await publishing.publisher._drain(publishing.image)
     publishing.taken()
-    told = publishing.change(*(DeleteTopic(UUID(int=number)) for number in range(1, 31)))
-    assert told == [("retire", f"t{number}") for number in range(1, 31)]
+    calls = publishing.change(*(DeleteTopic(UUID(int=number)) for number in range(1, 31)))
+    assert calls == [("retire", f"t{number}") for number in range(1, 31)]
     nursery.start_soon(publishing.publisher.run, publishing.image)
     await wait_all_tasks_blocked()
     assert [what for what, _ in publishing.taken()] == ["remove"] * 30 * 60
@@ -144,8 +144,8 @@ async def test_the_configuration_of_many_topics_changes_in_slices(nursery: trio.
     await publishing.publisher.activate(publishing.image)
     publishing.change(*(created(f"t{number}", number) for number in range(10, 30)))
     publishing.taken()
-    told = publishing.change(SetConfigs("node", "", (("min.insync.replicas", "2"),)))
-    assert told == [("apply", [])]
+    calls = publishing.change(SetConfigs("node", "", (("min.insync.replicas", "2"),)))
+    assert calls == [("apply", [])]
     change = SetConfigs("topic", "t29", (("segment.bytes", "2000000"),))
     assert publishing.change(change, DeleteTopic(UUID(int=28))) == [
         ("delete", "t28"),
@@ -153,6 +153,6 @@ async def test_the_configuration_of_many_topics_changes_in_slices(nursery: trio.
     ]
     nursery.start_soon(publishing.publisher.run, publishing.image)
     await wait_all_tasks_blocked()
-    configured = [told for what, told in publishing.taken() if what == "configure"]
+    configured = [calls for what, calls in publishing.taken() if what == "configure"]
     assert [name for name, _, _ in configured] == [f"t{n}" for n in range(10, 30) if n != 28]
     assert configured[-1] == ("t29", 2_000_000, 2)

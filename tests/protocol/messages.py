@@ -1,8 +1,8 @@
-"""Random messages, from the declarations themselves: what a handler or a client might give to an
-encoder.
+"""Random messages, built from the declarations: any input that a handler or a client might give to
+an encoder.
 
-The dice are Python's: Hypothesis takes ten times as long for a message, and there are hundreds of
-APIs in their versions.
+The random numbers are Python's: Hypothesis takes ten times as long for a message, and there are
+hundreds of APIs in their versions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SIDES = ("request", "response")
 
 
 def for_each(count: int, check: Callable[[Random], None]) -> None:
-    """Other dice in every run; those with which `check` fails are told."""
+    """Other random numbers in every run; an error of `check` prints its seed."""
     for _ in range(count):
         seed = Random().getrandbits(32)
         try:
@@ -85,7 +85,7 @@ def _text(dice: Random) -> str:
         return dice.choice(("", "topic", "é" * 70, "x" * 126, "x" * 127, "x" * 200))
     highest = dice.choice((0x7F, 0x7FF, 0xD7FF, 0x10FFFF))
     drawn = (dice.randrange(highest + 1) for _ in range(dice.randrange(6)))
-    # no halves of pairs
+    # no lone surrogates
     return "".join(chr(point) for point in drawn if not 0xD800 <= point < 0xE000)
 
 
@@ -111,7 +111,7 @@ _KINDS: dict[int, Callable[[Random], Any]] = {
 
 
 def filled(message: Message, version: int, mapping: dict[str, Any]) -> dict[str, Any]:
-    """What decoding must give back: every field, defaults in place of what was not written."""
+    """The expected result of decoding: every field, with defaults in place of missing ones."""
     return {
         one.name: _filled_value(one.kind, version, mapping[one.name])
         if one.name in mapping

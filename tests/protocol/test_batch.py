@@ -1,5 +1,5 @@
-"""Record batch v2 against kafka-python's and aiokafka's builders and readers, in both
-directions, and against damage.
+"""Record batch v2 compared with kafka-python's and aiokafka's builders and readers, in both
+directions, and with damage.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def numbered(rows: list[Any], base_offset: int = 0) -> list[Record]:
 
 
 def resealed(data: bytes | bytearray, **changes: int) -> bytearray:
-    """The batch with other header fields and a true CRC."""
+    """The batch with other header fields and a valid CRC."""
     out = bytearray(data)
     header = parse_header(out)._replace(**changes)
     batch.HEADER.pack_into(out, 0, *header)
@@ -53,7 +53,7 @@ def resealed(data: bytes | bytearray, **changes: int) -> bytearray:
     return out
 
 
-# -- against stock clients
+# -- with stock clients
 
 
 @quick
@@ -194,7 +194,7 @@ def test_fields_outside_the_crc_are_patched_in_place() -> None:
     assert validate(data).max_timestamp == 5
 
 
-# -- walking
+# -- reading
 
 
 def test_batches_are_walked_up_to_a_partial_one() -> None:
@@ -212,7 +212,7 @@ def test_batches_are_walked_up_to_a_partial_one() -> None:
 
 
 @pytest.mark.parametrize("change", [{"batch_length": 48}, {"batch_length": -1}, {"magic": 1}])
-def test_a_walk_ends_with_an_error_where_no_batch_is(change: dict[str, int]) -> None:
+def test_reading_ends_with_an_error_where_no_batch_is(change: dict[str, int]) -> None:
     good = build_batch([(None, b"x")])
     bad = bytearray(good)
     batch.HEADER.pack_into(bad, 0, *parse_header(bad)._replace(**change))
@@ -223,7 +223,7 @@ def test_a_walk_ends_with_an_error_where_no_batch_is(change: dict[str, int]) -> 
     assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
 
 
-# -- refusing
+# -- errors
 
 
 def code_of(check: Any, *arguments: Any, **options: Any) -> ErrorCode:

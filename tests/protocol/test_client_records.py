@@ -1,5 +1,6 @@
-"""The fast ways of clients do what the general ways do: `iterate_records` and `build_batch` are the
-measure."""
+"""The fast paths of clients give the same results as the general ones, `iterate_records` and
+`build_batch`.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ def outcome(read: Any, data: Any, **options: Any) -> Any:
     st.sampled_from(list(Codec)),
     st.lists(st.sampled_from((0, 0, 1, 70, 9000, 2**20)), min_size=1, max_size=4),
 )
-def test_what_is_read_is_what_the_general_way_reads(
+def test_the_fast_reader_equals_the_general_one(
     given_rows: list[Any], codec: Codec, gaps: list[int]
 ) -> None:
     records = numbered(given_rows, gaps)
@@ -104,7 +105,7 @@ def test_every_byte_of_a_record_at_every_value(place: int) -> None:
 
 @settings(deadline=None, max_examples=100)
 @given(row_lists, st.sampled_from(list(Codec)), st.booleans())
-def test_what_is_written_is_what_the_general_way_writes(
+def test_the_fast_writer_equals_the_general_one(
     given_rows: list[Any], codec: Codec, transactional: bool
 ) -> None:
     writer = BatchWriter()
@@ -121,7 +122,7 @@ def test_what_is_written_is_what_the_general_way_writes(
         assert writer.seal(**options) == build_batch(numbered(given_rows), **options)
 
 
-def test_a_long_batch_is_written_alike() -> None:
+def test_a_long_batch_is_written_the_same() -> None:
     writer = BatchWriter()
     given_rows = [(index, b"k" * (index % 70), b"v" * (index % 70), ()) for index in range(8300)]
     for row in given_rows:
@@ -170,7 +171,7 @@ def test_a_run_ends_where_offsets_have_a_gap_or_headers_come() -> None:
 
 @pytest.mark.parametrize("place", range(len(GOOD)))
 def test_the_same_byte_in_every_record_of_a_run(place: int) -> None:
-    """Offsets apart, the records are `GOOD`, and one byte has another value in all of them."""
+    """Except for offsets, the records are `GOOD`, and one byte has another value in all of them."""
     head = build_batch([(None, b"")] * 20)[: batch.HEADER_BYTES]
     for byte in range(256):
         body = bytearray()

@@ -42,7 +42,7 @@ stock_decode = {
 def test_ours_and_stock_streams_are_read_by_both(codec: Codec, data: bytes) -> None:
     ours = bytes(compress(codec, data))
     assert bytes(decompress(codec, ours)) == data
-    if data:  # aiokafka takes an empty framed snappy stream for a raw one
+    if data:  # aiokafka interprets an empty framed snappy stream as a raw one
         assert bytes(stock_decode[codec](ours)) == data
     assert bytes(decompress(codec, memoryview(bytes(stock_encode[codec](data))))) == data
 
@@ -93,7 +93,7 @@ def test_gzip_members_follow_one_another() -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_damaged_streams_are_corrupt_and_nothing_else(codec: Codec) -> None:
+def test_damaged_streams_raise_only_corruption_errors(codec: Codec) -> None:
     good = bytes(compress(codec, b"some text " * 500 + os.urandom(100)))
     for bad in [
         b"",
@@ -143,7 +143,7 @@ def test_the_limit_is_exact(codec: Codec) -> None:
 
 
 def zstd_bomb(size: int) -> bytes:
-    """A frame of blocks that each repeat one byte 128 KiB times: four bytes make 131,072."""
+    """A frame of blocks that each repeat one byte 128 KiB times: four bytes expand to 131,072."""
     block = struct.pack("<I", 1 << 1 | (128 * limits.KIB) << 3)[:3] + b"a"
     last = struct.pack("<I", 1 | 1 << 1 | 1 << 3)[:3] + b"a"
     return struct.pack("<IBB", 0xFD2FB528, 0, 0x38) + block * (size // (128 * limits.KIB)) + last
@@ -155,7 +155,7 @@ def gzip_bomb(size: int) -> bytes:
     return b"".join(encoder.compress(chunk) for _ in range(size // MIB)) + encoder.flush()
 
 
-def test_a_bomb_costs_next_to_nothing() -> None:
+def test_a_bomb_uses_almost_no_memory() -> None:
     bombs = {
         Codec.GZIP: gzip_bomb(80 * MIB),
         Codec.ZSTD: zstd_bomb(1024 * MIB),
@@ -165,7 +165,7 @@ def test_a_bomb_costs_next_to_nothing() -> None:
     lz4_header, lz4_body = bombs[Codec.LZ4][:7], bombs[Codec.LZ4][7:]
     bombs[Codec.LZ4] = lz4_header + lz4_body * 16 + bytes(4)
     assert decompress(Codec.ZSTD, zstd_bomb(8 * MIB)) == b"a" * (8 * MIB + 1), (
-        "the bomb is a true stream"
+        "the bomb is a valid stream"
     )
     before = peak_mib()
     for codec, bomb in bombs.items():
@@ -173,10 +173,10 @@ def test_a_bomb_costs_next_to_nothing() -> None:
         with pytest.raises(MqError) as caught:
             decompress(codec, bomb, 64 * MIB)
         assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE, codec
-    assert peak_mib() - before < 16, "refused from what the streams say of themselves"
+    assert peak_mib() - before < 16, "refused because of the sizes in the streams"
 
 
-def test_a_stream_that_lies_about_its_size_ends_at_the_limit() -> None:
+def test_a_stream_with_a_false_size_ends_at_the_limit() -> None:
     gzip_lie = bytearray(gzip_bomb(32 * MIB))
     gzip_lie[-4:] = b"\1\0\0\0"
     encoder = cramjam.zstd.Compressor()

@@ -89,7 +89,7 @@ def test_topics_are_read_without_the_rest(version: int) -> None:
             decode_subscribed_topics(wrong)
 
 
-def test_a_subscription_to_more_topics_than_a_request_may_name_is_none() -> None:
+def test_a_subscription_with_too_many_topics_is_refused() -> None:
     data = struct.pack(">hi", 0, REQUEST_ELEMENTS_MAX + 1) + b"\0\0" * (REQUEST_ELEMENTS_MAX + 1)
     with pytest.raises(ProtocolError):
         decode_subscribed_topics(data)

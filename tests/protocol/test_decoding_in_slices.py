@@ -1,4 +1,4 @@
-"""Decoding in slices gives what decoding at once gives: the same message, or the same refusal."""
+"""Decoding in slices returns the same as decoding at once: the same message, or the same error."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""File formats: against bytes that Apache Kafka 4.3.1 wrote, round trips, and damage at
-every byte.
+"""File formats: compared with bytes that Apache Kafka 4.3.1 wrote, round trips, and damage at every
+byte.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def test_snapshots_round_trip_and_no_damage_passes(
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_bring_a_decoder_down(data: bytes) -> None:
+def test_random_bytes_raise_only_expected_errors(data: bytes) -> None:
     decoders = (
         files.decode_offset_checkpoint,
         files.decode_leader_epochs,
@@ -177,7 +177,7 @@ SENSELESS = (
 
 
 @pytest.mark.parametrize("text", SENSELESS)
-def test_epochs_that_make_no_sense(text: str) -> None:
+def test_impossible_epochs(text: str) -> None:
     with pytest.raises(FileFormatError):
         files.decode_leader_epochs(text.encode())
 
@@ -193,7 +193,7 @@ def test_epochs_that_make_no_sense(text: str) -> None:
         (b"\xff\xfe", "text"),
     ],
 )
-def test_meta_properties_that_make_no_sense(data: bytes, says: str) -> None:
+def test_impossible_meta_properties(data: bytes, says: str) -> None:
     with pytest.raises(FileFormatError, match=says):
         files.decode_meta_properties(data)
     assert MetaProperties("c", 1, UUID(int=1)).node_id == 1

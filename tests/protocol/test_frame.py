@@ -1,4 +1,4 @@
-"""Frames out of a stream, however it is cut."""
+"""Frames from a stream, in pieces of any size."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_pieces_of_any_size(bodies: list[bytes], sizes: list[int]) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 3, -1, -(2**31), 1001, 2**31 - 1])
-def test_a_length_outside_the_bounds_is_refused_before_its_frame_comes(length: int) -> None:
+def test_a_length_outside_the_bounds_is_refused_before_its_frame(length: int) -> None:
     reader = FrameReader(bytes_max=1000)
     tracemalloc.start()
     try:
@@ -79,13 +79,13 @@ def test_a_bad_length_behind_a_good_frame_is_found_when_its_turn_comes() -> None
         reader.next_frame()
 
 
-def test_the_largest_frame_is_taken() -> None:
+def test_the_largest_frame_is_accepted() -> None:
     reader = FrameReader(bytes_max=1000)
     reader.receive_data(framed(bytes(1000)))
     assert len(reader.next_frame() or b"") == 1000
 
 
-def test_a_frame_outlives_what_comes_after_it() -> None:
+def test_a_frame_outlives_later_ones() -> None:
     reader = FrameReader()
     reader.receive_data(framed(b"first"))
     first = reader.next_frame()
@@ -94,7 +94,7 @@ def test_a_frame_outlives_what_comes_after_it() -> None:
     assert bytes(reader.next_frame() or b"") == b"second"
 
 
-def test_large_frames_are_not_copied_and_outlive_what_comes_after_them() -> None:
+def test_large_frames_are_not_copied_and_outlive_later_ones() -> None:
     reader = FrameReader()
     bodies = [
         bytes([number]) * (size << 10)
@@ -119,7 +119,7 @@ def test_a_large_frame_is_not_written_over() -> None:
     assert bytes(large or b"") == b"x" * 100_000 and bytes(small or b"") == b"small"
 
 
-def test_memory_follows_what_comes_and_not_what_was_announced() -> None:
+def test_memory_grows_with_received_bytes_and_not_announced_ones() -> None:
     reader = FrameReader(bytes_max=1 << 30)
     reader.receive_data((1 << 29).to_bytes(4, "big") + bytes(100))
     for _ in range(100):

@@ -1,5 +1,5 @@
-"""The hand codecs and the declarations say the same: on every version, in both directions,
-and on damaged bytes.
+"""The hand-written codecs and the declarations agree: on every version, in both directions, and on
+damaged bytes.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def produce_requests(records: st.SearchStrategy[bytes]) -> st.SearchStrategy[dic
 
 
 def produce_as_hot(request: Any, version: int) -> tuple[Any, ...]:
-    """The declaration's request in the shape of the hand codec, records as bytes."""
+    """The declaration's request in the form of the hand-written codec, records as bytes."""
     transactional_id = request.transactional_id
     return (
         None if transactional_id is None else transactional_id.encode(),
@@ -144,9 +144,9 @@ def test_lengths_of_records_on_both_sides_of_each_varint_byte() -> None:
 
 
 def verdict(decode: Any, *arguments: Any) -> Any:
-    """What a decoder says of bytes: a value, or that they are no message.
+    """The result of a decoder: a value, or that the bytes are not a message.
 
-    No other exception may come out.
+    No other exception may leave it.
     """
     try:
         return decode(*arguments)
@@ -360,8 +360,8 @@ def test_edges_of_a_produce_request(body: bytes, accepted: bool) -> None:
         (17, b"\x01\x00\x10" + bytes(range(16))),
         (17, b"\x01\x00\x0f" + bytes(range(15))),
         (17, b"\x01\x00\x11" + bytes(range(17))),
-        (16, b"\x01\x00\x02ab"),  # not known yet
-        (17, b"\x01\x01\x02ab"),  # not known yet
+        (16, b"\x01\x00\x02ab"),  # unknown so far
+        (17, b"\x01\x01\x02ab"),  # unknown so far
         (18, b"\x01\x01\x02ab"),
         (18, b"\x01\x01\x08" + bytes(range(8))),
         (18, b"\x01\x01\x09" + bytes(range(9))),
@@ -381,7 +381,7 @@ def test_edges_of_a_fetched_partitions_tagged_fields(version: int, tagged: bytes
         (12, b"\x01\x00\x02\x02c"),
         (12, b"\x01\x00\x01\x00"),  # a null cluster id
         (12, b"\x01\x00\x03\x02cc"),  # a byte too many in it
-        (14, b"\x01\x01\x02ab"),  # not known yet
+        (14, b"\x01\x01\x02ab"),  # unknown so far
         (15, b"\x01\x01\x02ab"),
         (15, b"\x01\x01\x0d" + bytes(range(12)) + b"\0"),
         (15, b"\x01\x01\x0c" + bytes(range(12))),

@@ -1,5 +1,5 @@
-"""The follower's hand codecs and the declaration of Fetch v17 say the same, also on damaged
-bytes.
+"""The follower's hand-written codecs and the declaration of Fetch v17 agree, also on
+damaged bytes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A second opinion: what kafka-python's schemas encode, ours decode and encode to the same bytes,
-and the other way round.
+"""An independent check: mqd decodes what kafka-python's schemas encode, and encodes it to the same
+bytes; the same in the other direction.
 
-kafka-python carries Kafka's message schemas as JSON. Its classes rename and retype some fields for
-its own users, so the plain schemas are asked. It knows the APIs that clients use; those between
-brokers have hand-made bytes in apis/test_golden.py.
+kafka-python contains Kafka's message schemas as JSON. Its classes rename and retype some fields for
+its own users, so the tests use the plain schemas. It has the APIs of clients; those between brokers
+have hand-written bytes in apis/test_golden.py.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PEER_APIS = {
     "SealTransactions",
 }
 UNKNOWN = PEER_APIS | {"ConsumerGroupDescribe", "ConsumerGroupHeartbeat", "UnregisterBroker"}
-"""What kafka-python has no schemas of."""
+"""APIs without schemas in kafka-python."""
 
 OUR_TAGS_FROM = 10_000
 EXAMPLES = 10
@@ -112,7 +112,7 @@ def test_kafka_python_agrees(api: Api, version: int, side: str) -> None:
 
 
 def without_our_own(message: Message, mapping: dict[str, Any]) -> dict[str, Any]:
-    """Without the tagged fields that only mqd knows."""
+    """Without the tagged fields that only mqd has."""
     known = {
         one.name: one.kind for one in message.fields if one.tag is None or one.tag < OUR_TAGS_FROM
     }
@@ -148,5 +148,5 @@ def as_their_value(kind: Any, value: Any) -> Any:
     return None if value == ZERO_UUID else value
 
 
-def test_every_api_of_clients_is_known_to_the_oracle() -> None:
+def test_kafka_python_has_every_api_of_clients() -> None:
     assert {api.name for api, _ in VERSIONS if api.advertised is None} == PEER_APIS

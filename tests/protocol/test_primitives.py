@@ -115,14 +115,14 @@ def test_signed_varints(value: int) -> None:
     [
         (VARINT, "", "cut off"),
         (VARINT, "80", "cut off"),
-        (VARINT, "8080808000", None),  # longer than it need be, which is allowed
+        (VARINT, "8080808000", None),  # longer than necessary, which is allowed
         (VARINT, "808080808000", "longer than 5"),
         (VARINT, "ffffffff1f", "too large"),
         (VARLONG, "8080808080808080808000", "longer than 10"),
         (VARLONG, "ffffffffffffffffff02", "too large"),
     ],
 )
-def test_varints_that_are_refused(kind: Kind, data: str, message: str | None) -> None:
+def test_invalid_varints(kind: Kind, data: str, message: str | None) -> None:
     if message is None:
         assert parse(kind, data) == 0
     else:
@@ -193,7 +193,7 @@ def test_behind_lengths(kind: Kind, flexible: bool, data: str, value: Any) -> No
         ),
     ],
 )
-def test_lengths_that_are_refused(kind: Kind, flexible: bool, data: str, message: str) -> None:
+def test_invalid_lengths(kind: Kind, flexible: bool, data: str, message: str) -> None:
     with pytest.raises(ProtocolError, match=message):
         parse(kind, data, flexible=flexible)
 
@@ -239,7 +239,7 @@ def test_strings_on_the_way_out() -> None:
 
 
 @pytest.mark.parametrize("kind", [STRING, TEXT, BYTES, array(INT8), array(STRING)])
-def test_null_is_not_written_where_it_must_not_be(kind: Kind) -> None:
+def test_null_is_written_only_where_allowed(kind: Kind) -> None:
     with pytest.raises(AssertionError, match="null"):
         build(kind, None)
 
@@ -271,7 +271,7 @@ def test_tagged_fields(data: str, value: dict[str, Any]) -> None:
     assert build(TAGGED, expected, flexible=True) == data.replace(" ", "")
 
 
-def test_unknown_tags_are_stepped_over_at_every_depth() -> None:
+def test_unknown_tags_are_skipped_at_every_depth() -> None:
     data = "05 04  00 00  03 02 ffff  04 09 00000009 01 ee01 01 ff  ff7f 03 010203"
     assert parse(TAGGED, data, flexible=True) == {"a": 5, "one": -1, "two": [], "four": {"x": 9}}
 
@@ -291,7 +291,7 @@ def test_unknown_tags_are_stepped_over_at_every_depth() -> None:
         ("05 904e", "cut off"),
     ],
 )
-def test_tagged_fields_that_are_refused(data: str, message: str) -> None:
+def test_invalid_tagged_fields(data: str, message: str) -> None:
     with pytest.raises(ProtocolError, match=message):
         parse(TAGGED, data, flexible=True)
 

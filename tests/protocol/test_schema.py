@@ -1,6 +1,4 @@
-"""Declarations, APIs and headers; and strangers' bytes, which may do nothing but raise
-ProtocolError.
-"""
+"""Declarations, APIs and headers; and arbitrary bytes, which may only raise ProtocolError."""
 
 from __future__ import annotations
 
@@ -83,7 +81,7 @@ def test_constructs_are_made_once() -> None:
 
 
 def test_decoding_starts_at_its_position_and_ignores_bytes_after_a_request() -> None:
-    """librdkafka 2.16 asks for all topics with three bytes too many: Metadata v13 of its
+    """librdkafka 2.16 requests all topics with three bytes too many: Metadata v13 of its
     `list_topics`.
     """
     assert API.decode_request(0, b"\xee\xee" + bytes.fromhex("02ffff"), 2).count == 2
@@ -94,7 +92,7 @@ def test_decoding_starts_at_its_position_and_ignores_bytes_after_a_request() -> 
     assert metadata.decode_request(13, bytes.fromhex("0000000000010000")).topics is None
 
 
-def test_versions_that_are_not_spoken() -> None:
+def test_unsupported_versions() -> None:
     for version in (-1, 4):
         assert not API.supports(version)
         with pytest.raises(UnsupportedApi):
@@ -125,7 +123,7 @@ def test_headers_come_back(correlation_id: int, client_id: str | None, at: Any) 
     assert decode_response_header(api, version, frame + b"body") == (correlation_id, len(frame))
 
 
-def test_tagged_fields_of_a_request_header_are_stepped_over() -> None:
+def test_tagged_fields_of_a_request_header_are_skipped() -> None:
     frame = bytes.fromhex("0003 0009 00000001 0001 63  02 00 01 ff 07 02 ffff  abcd")
     assert decode_request_header(frame) == RequestHeader(3, 9, 1, "c", 19)
     assert decode_response_header(
@@ -152,18 +150,18 @@ def test_tagged_fields_of_a_request_header_are_stepped_over() -> None:
         ("4745 5420 2f204854 5450 2f31", "API 18245 version 21536"),  # GET / HTTP/1
     ],
 )
-def test_request_headers_that_are_refused(frame: str, error: str) -> None:
+def test_invalid_request_headers(frame: str, error: str) -> None:
     with pytest.raises(ProtocolError, match=error):
         decode_request_header(bytes.fromhex(frame))
 
 
-def test_response_headers_that_are_refused() -> None:
+def test_invalid_response_headers() -> None:
     for frame in ("000000", "00000001", "00000001 01 00"):
         with pytest.raises(ProtocolError):
             decode_response_header(by_name("Metadata"), 9, bytes.fromhex(frame))
 
 
-# -- strangers' bytes
+# -- arbitrary bytes
 
 
 def test_all_arrays_of_a_request_together_have_a_bound() -> None:
@@ -248,7 +246,9 @@ def test_random_and_damaged_headers_raise_nothing_but_protocol_errors(api: Api) 
 
 
 def damaged(data: bytes, dice: random.Random) -> bytes:
-    """Bits flipped, bytes cut out, doubled or cut off; sometimes a length of many bytes put in."""
+    """Bits flipped, bytes removed, repeated or truncated; sometimes a length of many bytes
+    inserted.
+    """
     damaged = bytearray(data)
     for _ in range(dice.randint(1, 3)):
         at = dice.randrange(len(damaged) + 1)

@@ -1,5 +1,5 @@
-"""Bytes written by hand from the protocol guide, so that encoder and decoder cannot be
-wrong together.
+"""Bytes written by hand from the protocol guide, so that the encoder and the decoder cannot have
+the same error.
 """
 
 from __future__ import annotations

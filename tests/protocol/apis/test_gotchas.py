@@ -1,6 +1,6 @@
-"""What clients trip over, held to the byte. The numbers are those of the list of gotchas that the
-project was begun with: 1 ApiVersions of an unknown version, 2 its response header, 3 the range
-shown for Produce, 8 features that start at level 0.
+"""Known problems of clients, byte by byte. The numbers are those of the project's first list of
+problems: 1 ApiVersions of an unknown version, 2 its response header, 3 the range advertised for
+Produce, 8 features that start at level 0.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Every API in every version: what is encoded comes back, and what comes back encodes to
-the same bytes.
+"""Every API in every version: encoded values decode to themselves, and decoded values encode to the
+same bytes.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ EXAMPLES = 15
 
 
 def api_versions_own_rules(api: Api, side: str, version: int, mapping: dict[str, Any]) -> bool:
-    """What ApiVersions leaves out or reads as v0 by its own rules;
-    tests/protocol/apis/test_gotchas.py has them.
+    """Fields that ApiVersions omits or reads as v0 by its own rules;
+    tests/protocol/apis/test_gotchas.py tests them.
     """
     return (api.name, side) == ("ApiVersions", "response") and (
         mapping.get("error_code") == ErrorCode.UNSUPPORTED_VERSION
@@ -69,7 +69,7 @@ def test_encoded_values_decode_to_themselves(api: Api, version: int, side: str) 
     for_each(EXAMPLES, check)
 
 
-def test_fields_that_a_version_lacks_are_left_out_and_come_back_as_defaults() -> None:
+def test_fields_that_a_version_lacks_decode_as_defaults() -> None:
     metadata = by_name("Metadata")
     request = {"topics": [{"name": "t"}], "allow_auto_topic_creation": False}
     assert metadata.encode_request(1, request) == metadata.encode_request(
@@ -119,7 +119,7 @@ def test_the_registry_finds_by_key_and_by_name() -> None:
         by_name("LeaderAndIsr")
 
 
-def test_only_peers_see_the_controllers_apis() -> None:
+def test_only_peers_have_the_controller_s_apis() -> None:
     assert {api.name for api in all_apis() if api.advertised is None} == {
         "BrokerRegistration",
         "BrokerHeartbeat",
