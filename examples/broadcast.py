@@ -1,4 +1,4 @@
-"""Everybody gets everything: a group for each reader.
+"""Broadcast: each reader has its own group and gets every record.
 
 python examples/broadcast.py [HOST:PORT]
 """
@@ -9,7 +9,7 @@ from secrets import token_hex
 from mqd.client.sync import connect
 
 BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
-RUN = token_hex(3)  # names of its own for each run
+RUN = token_hex(3)  # separate names for each run
 TOPIC = f"example-broadcast-{RUN}"
 
 with connect(BOOTSTRAP) as client:

@@ -1,4 +1,4 @@
-"""SQL over a topic: DuckDB reads Arrow batches, and its answer becomes another topic.
+"""SQL over a topic: DuckDB reads Arrow batches, and its result becomes another topic.
 
 python examples/duckdb_frames.py [HOST:PORT]
 """
@@ -14,7 +14,7 @@ from mqd.client import TopicPartition
 from mqd.client.sync import connect
 
 BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
-RUN = token_hex(3)  # names of its own for each run
+RUN = token_hex(3)  # separate names for each run
 ORDERS, TOTALS = f"example-duckdb-orders-{RUN}", f"example-duckdb-totals-{RUN}"
 
 with connect(BOOTSTRAP) as client:
@@ -27,7 +27,7 @@ with connect(BOOTSTRAP) as client:
 
     with client.consumer({TopicPartition(ORDERS, 0): "beginning"}, end="end") as consumer:
         batches = consumer.arrow_batches(["value", "offset"])
-        # Read while DuckDB runs: not all of it at once.
+        # Read while DuckDB runs: the whole topic is never in memory.
         orders = pa.RecordBatchReader.from_batches(batches.schema, iter(batches))
         answer = duckdb.sql(
             """
@@ -35,7 +35,7 @@ with connect(BOOTSTRAP) as client:
             from (select decode(value)::json as row from orders) group by 1 order by 1
             """
         )
-        assert answer is not None  # None is DuckDB's answer to statements without rows
+        assert answer is not None  # None is DuckDB's result of statements without rows
         totals = answer.to_arrow_table()
 
     with client.arrow_producer() as producer:

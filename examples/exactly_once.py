@@ -1,4 +1,4 @@
-"""Consume, transform, produce, each record exactly once, although the copier dies in the middle:
+"""Consume, transform, produce, each record exactly once, although the copier dies during it:
 offsets are part of the transaction.
 
 python examples/exactly_once.py [HOST:PORT]
@@ -11,7 +11,7 @@ from mqd.client import ClientError, TopicPartition
 from mqd.client.sync import BlockingClient, connect
 
 BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
-RUN = token_hex(3)  # names of its own for each run
+RUN = token_hex(3)  # separate names for each run
 SOURCE, TARGET, COPIER = f"example-orders-{RUN}", f"example-invoices-{RUN}", f"example-copier-{RUN}"
 COUNT = 100
 
@@ -21,8 +21,9 @@ class Crash(Exception):
 
 
 def copy(client: BlockingClient, *, crash_after: int) -> None:
-    """Opening the transactional id ends what its predecessor left open; the group goes on from the
-    last commit."""
+    """Opening the transactional id ends its predecessor's open transaction; the group resumes at
+    its committed offset.
+    """
     with (
         client.transactional_producer(COPIER) as producer,
         client.group_consumer(

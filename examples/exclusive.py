@@ -1,5 +1,5 @@
-"""One reader and no other: consumers that share an instance id. The second is refused for as long
-as the first one lives.
+"""A single reader: consumers that share an instance id. The second one is refused while the first
+one is active.
 
 python examples/exclusive.py [HOST:PORT]
 """
@@ -12,7 +12,7 @@ from mqd.client import ClientError
 from mqd.client.sync import connect
 
 BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
-RUN = token_hex(3)  # names of its own for each run
+RUN = token_hex(3)  # separate names for each run
 TOPIC = GROUP = f"example-exclusive-{RUN}"
 ALONE: dict[str, Any] = {
     "group_protocol": "consumer",
@@ -40,6 +40,6 @@ with connect(BOOTSTRAP) as client:
         assert batch is not None
         print("the first reads partition", batch.partition)
 
-    # The first has said that it is gone.
+    # The first one has left the group.
     with client.group_consumer(GROUP, [TOPIC], **ALONE) as second:
         print("now the second reads on:", second.next(timeout_s=5) or "nothing is left")

@@ -1,5 +1,5 @@
-"""A spare takes over: two members for one partition. When the one that reads dies, the other goes
-on where it had committed.
+"""Failover: two members for one partition. When the reading member dies, the other one resumes at
+its committed offset.
 
 python examples/failover.py [HOST:PORT]
 """
@@ -12,11 +12,11 @@ from typing import Any
 from mqd.client.sync import connect
 
 BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
-RUN = token_hex(3)  # names of its own for each run
+RUN = token_hex(3)  # separate names for each run
 TOPIC = GROUP = f"example-failover-{RUN}"
 MEMBER: dict[str, Any] = {
-    "assignors": ["cooperative-sticky"],  # who has the partition keeps it when others come
-    "session_timeout_ms": 6_000,  # how soon a member that says nothing counts as dead
+    "assignors": ["cooperative-sticky"],  # the owner keeps the partition when others join
+    "session_timeout_ms": 6_000,  # how soon a silent member counts as dead
     "heartbeat_interval_ms": 1_000,
     "reset": "beginning",
     "auto_commit": False,
@@ -39,10 +39,10 @@ with connect(BOOTSTRAP) as client, ExitStack() as life_of_the_active:
         assert spare.next(timeout_s=3) is None and spare.assignment() == []
         print("the spare member waits")
 
-        life_of_the_active.close()  # with leave=False it goes without a word, as a crash would
+        life_of_the_active.close()  # with leave=False it does not leave the group, like a crash
         with client.producer() as producer:
             producer.send(TOPIC, b"second")
-        batch = spare.next()  # comes when the session of the other is over
+        batch = spare.next()  # returns when the session of the other has ended
         assert batch is not None
         print("the spare member reads", batch.records[0].value)
         assert [record.value for record in batch.records] == [b"second"]

@@ -13,7 +13,7 @@ from mqd.client import TopicPartition
 from mqd.client.sync import connect
 
 BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
-TOPIC = f"example-pandas-{token_hex(3)}"  # a name of its own for each run
+TOPIC = f"example-pandas-{token_hex(3)}"  # a separate name for each run
 
 orders = pd.DataFrame({"city": ["Oslo", "Rome", "Lima", "Rome"] * 1000, "cents": range(4000)})
 

@@ -1,5 +1,4 @@
-"""A topic into a polars frame, batch by batch: what has been read is aggregated while the rest
-comes.
+"""A topic into a polars frame, batch by batch: each batch is aggregated while the next ones arrive.
 
 python examples/polars_frames.py [HOST:PORT]
 """
@@ -13,7 +12,7 @@ from mqd.client import TopicPartition
 from mqd.client.sync import connect
 
 BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
-TOPIC = f"example-polars-{token_hex(3)}"  # a name of its own for each run
+TOPIC = f"example-polars-{token_hex(3)}"  # a separate name for each run
 
 events = pl.DataFrame(
     {

@@ -1,5 +1,4 @@
-"""How far a group is, and reading again from a time: what `mqctl group lag` and `mqctl group seek`
-do.
+"""The lag of a group, and reading again from a time, like `mqctl group lag` and `mqctl group seek`.
 
 python examples/seek_and_lag.py [HOST:PORT]
 """
@@ -12,7 +11,7 @@ from mqd.client import ClientError, TopicPartition
 from mqd.client.sync import connect
 
 BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
-RUN = token_hex(3)  # names of its own for each run
+RUN = token_hex(3)  # separate names for each run
 TOPIC = GROUP = f"example-seek-{RUN}"
 PARTITION = TopicPartition(TOPIC, 0)
 # An hour ago: records older than retention.ms would be deleted.

@@ -22,13 +22,13 @@ from mqd.client import (
 )
 
 BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
-TOPIC = f"example-trio-{token_hex(3)}"  # a name of its own for each run
+TOPIC = f"example-trio-{token_hex(3)}"  # a separate name for each run
 
 
 def by_country(
     topic: str, key: bytes | None, partitions: Sequence[int], available: Sequence[int]
 ) -> int:
-    """Norway has partition 0 for itself."""
+    """Norway has a partition of its own: 0."""
     return 0 if key == b"no" else 1 + len(key or b"") % (len(partitions) - 1)
 
 

@@ -1,5 +1,5 @@
-"""What every test gets: Hypothesis without deadlines (two workers share a core) and without
-an example database, and a short heap.
+"""Settings of every test: Hypothesis without deadlines (two workers share a core) and without an
+example database, and a small heap.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ settings.load_profile("mqd")
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Thousands of tests and all that they import stay to the end: no collection of garbage
-    need walk them, neither now nor later.
+    """Thousands of tests and their imports stay until the end: the garbage collector need not visit
+    them.
     """
     gc.disable()
     try:
@@ -32,7 +32,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 class _Bugs(logging.Handler):
-    """Keeps what the server logs of unexpected exceptions."""
+    """Stores the server's log records of unexpected exceptions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,8 +45,8 @@ class _Bugs(logging.Handler):
 
 @pytest.fixture(autouse=True)
 def no_bugs_in_handlers(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A bug costs one connection in production; in a test it is a failure, unless the test
-    is marked `plants_a_bug`.
+    """A bug closes one connection in production; in a test it is a failure, unless the test is
+    marked `plants_a_bug`.
     """
     bugs = _Bugs()
     logger = logging.getLogger("mqd.server.dispatch")

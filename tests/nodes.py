@@ -1,5 +1,5 @@
-"""A whole node inside a test: the shipping `daemon.main` on loopback, stopped cleanly or
-killed as a crash would.
+"""A whole node inside a test: the real `daemon.main` on loopback, stopped cleanly or killed like a
+crash.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def one_node_peers() -> Peers:
 
 
 class RunningNode:
-    """One node that serves."""
+    """A node that serves requests."""
 
     def __init__(self, peers: Peers, node_id: int) -> None:
         self.peers = peers
@@ -51,8 +51,8 @@ async def node(
     options: Mapping[str, str] | None = None,
     wait: bool = True,
 ) -> AsyncIterator[RunningNode]:
-    """A node on `directory` for the length of the block; serving when the block begins,
-    unless `wait` is false.
+    """A node on `directory` for the length of the block; it serves when the block begins, unless
+    `wait` is false.
     """
     peers = peers if peers is not None else one_node_peers()
     config = NodeConfig.load(None, {}, dict(options or {}))
@@ -113,7 +113,7 @@ async def produce(
     partition: int = 0,
     acks: int = -1,
 ) -> Any:
-    """The one partition's row of the answer."""
+    """The one partition's row of the response."""
     body = {
         "acks": acks,
         "timeout_ms": 10_000,
@@ -128,7 +128,7 @@ async def produce(
 async def fetch(
     connection: PeerConnection, topic: str, offset: int, partition: int = 0, **options: Any
 ) -> Any:
-    """The one partition's row of the answer."""
+    """The one partition's row of the response."""
     wanted = {
         "partition": partition,
         "fetch_offset": offset,

@@ -1,4 +1,4 @@
-"""What became of a command."""
+"""The result of a command."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def test_text_becomes_a_typed_value(name: str, text: str, value: Value) -> None:
         ("compression.type", "brotli"),
     ],
 )
-def test_text_that_is_no_such_value_is_refused(name: str, text: str) -> None:
+def test_invalid_values_are_refused(name: str, text: str) -> None:
     with pytest.raises(ValueError, match=r"\S"):
         OPTIONS[name].parse(text)
 
@@ -140,7 +140,7 @@ def test_lists_survive_being_written_and_read(elements: list[str]) -> None:
 # -- precedence and sources
 
 
-def test_later_places_win(tmp_path: Path) -> None:
+def test_later_sources_override_earlier_ones(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("num.partitions=2\nlog.retention.ms=2\nmin.insync.replicas=2\n")
     environment = {"MQD_LOG_RETENTION_MS": "3", "MQD_MIN_INSYNC_REPLICAS": "3", "HOME": "/"}
@@ -251,7 +251,7 @@ def test_a_warning_of_an_unknown_variable_has_its_name() -> None:
         ("message.max.bytes=104857601", ["socket.request.max.bytes"]),
     ],
 )
-def test_what_cannot_be_is_refused_with_a_remedy(setting: str, words: list[str]) -> None:
+def test_impossible_values_are_refused_with_a_remedy(setting: str, words: list[str]) -> None:
     message = refusal(setting)
     assert "\n" not in message
     for word in words:

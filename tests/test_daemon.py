@@ -39,7 +39,7 @@ from tests.nodes import (
 )
 
 SIGNAL = signal.SIGUSR1
-"""In place of SIGTERM, which the test runner may want for itself."""
+"""Replaces SIGTERM, which the test runner may need itself."""
 DEADLINE_S = 20.0
 LATEST = -1
 
@@ -57,7 +57,7 @@ def peers_of(nodes: int, *, cluster: str = "test-cluster", extra: str = "") -> P
 
 
 class Started:
-    """A daemon in a task: what it announced, and how it ended."""
+    """A daemon in a task: its ready line, and how it ended."""
 
     def __init__(self) -> None:
         self.announced: list[str] = []
@@ -124,19 +124,19 @@ async def test_a_log_directory_of_another_cluster_or_node_is_refused(tmp_path: P
     assert "is of node 1, not 2" in await refusal(
         tmp_path / "three", peers_of(2), node_id=2, **logs
     )
-    # nothing was changed by the refusals
+    # the refusals changed nothing
     async with started(tmp_path / "one", peers_of(1), **logs) as run:
         await run.ready.wait()
 
 
-async def test_a_data_directory_that_cannot_be_one(tmp_path: Path) -> None:
+async def test_an_invalid_data_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     assert "the data directory cannot be used" in await refusal(
         tmp_path / "file" / "data", one_node_peers()
     )
 
 
-async def test_log_directories_that_cannot_be_used(tmp_path: Path) -> None:
+async def test_unusable_log_directories(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     assert "the log directories cannot be used" in await refusal(
         tmp_path, one_node_peers(), log_dirs=str(tmp_path / "file")
@@ -165,7 +165,7 @@ async def test_a_registration_that_cannot_be_stored_is_reported(tmp_path: Path) 
     )
 
 
-async def test_what_a_refused_start_took_is_free_again(tmp_path: Path) -> None:
+async def test_a_refused_start_releases_its_resources(tmp_path: Path) -> None:
     peers = one_node_peers()
     (tmp_path / "file").write_text("in the way")
     await refusal(tmp_path, peers, log_dirs=str(tmp_path / "file"))
@@ -223,7 +223,7 @@ async def test_clients_are_refused_before_the_registration_and_peers_are_not(
 # -- stopping
 
 
-async def test_stopping_closes_clients_whatever_they_are_at_and_keeps_what_was_acknowledged(
+async def test_stopping_closes_clients_and_keeps_acknowledged_records(
     tmp_path: Path,
 ) -> None:
     peers = one_node_peers()
@@ -254,7 +254,7 @@ async def test_stopping_closes_clients_whatever_they_are_at_and_keeps_what_was_a
             await run.ended.wait()
             assert await half.receive_some(10) == b""
             await half.aclose()
-        # the leadership went first: look for the next leader
+        # leadership was transferred first: find the next leader
         assert codes == [ErrorCode.FENCED_LEADER_EPOCH]
         assert idle.failure is not None
     assert run.failure is None
@@ -264,7 +264,7 @@ async def test_stopping_closes_clients_whatever_they_are_at_and_keeps_what_was_a
 
 
 class BrokenLogs(FaultyDisk):
-    """A disk that breaks under the logs and nowhere else."""
+    """A disk that fails only under the logs."""
 
     def open(self, path: Path, *, create: bool = False) -> File:
         return (
@@ -290,10 +290,10 @@ async def test_a_node_without_any_log_directory_left_stops_with_the_reason(tmp_p
     assert not (tmp_path / "logs" / ".kafka_cleanshutdown").exists()
 
 
-async def test_a_directory_that_fails_before_the_registration_ends_the_vouching(
+async def test_a_directory_that_fails_before_the_registration_is_not_trusted(
     tmp_path: Path,
 ) -> None:
-    """What the file said was read already."""
+    """The contents of the file were read already."""
     node = daemon.Daemon(
         StartOptions(one_node_peers(), 1, tmp_path, NodeConfig.load(None, {}, {})),
         daemon.Seams(),
@@ -303,7 +303,7 @@ async def test_a_directory_that_fails_before_the_registration_ends_the_vouching(
     assert node.controller.lifecycle.previous_broker_epoch == NO_EPOCH
 
 
-async def test_a_restart_carries_out_nothing_of_the_past(tmp_path: Path) -> None:
+async def test_a_restart_repeats_no_past_changes(tmp_path: Path) -> None:
     peers = one_node_peers()
     async with node(tmp_path, peers=peers) as running, connected(running) as connection:
         for name in ("gone", "t"):

@@ -1,5 +1,5 @@
-"""The supervisor is tried on children that are small scripts; the real daemon under it is
-`tests/test_start.py`.
+"""The supervisor with children that are small scripts; tests/test_start.py tests it with the real
+daemon.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from mqd.dev import DevOptions
 from mqd.options import ConfigError, StartError
 from mqd.peers import load_peers
 
-# Stands in for `mqd start`: says that it is ready, waits for SIGTERM, then ends with the code of
-# its file `exit-ID`.
+# Replaces `mqd start`: reports that it is ready, waits for SIGTERM, then ends with the code of its
+# file `exit-ID`.
 CHILD = """
 import pathlib, signal, sys
 node, directory = sys.argv[1], pathlib.Path(sys.argv[2])
@@ -73,7 +73,7 @@ def wait_for_guide(process: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_stops_every_node_and_that_is_fine(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_stops_every_node_with_exit_code_0(tmp_path: Path, number: signal.Signals) -> None:
     with supervisor(tmp_path, nodes=2) as process:
         guide = wait_for_guide(process)
         process.send_signal(number)
@@ -89,8 +89,8 @@ def test_a_signal_stops_every_node_and_that_is_fine(tmp_path: Path, number: sign
 
 @pytest.mark.parametrize("gone", ["at once", "later"])
 def test_the_reader_of_its_output_may_end_and_it_still_stops(tmp_path: Path, gone: str) -> None:
-    """Such as `mqd dev 2>&1 | head`: one pipe for everything, which breaks before or after
-    the guide.
+    """Such as `mqd dev 2>&1 | head`: one pipe for all output, which breaks before or after the
+    guide.
     """
     for number in (1, 2):
         (tmp_path / f"exit-{number}").write_text("0")
@@ -194,7 +194,7 @@ def test_a_node_that_was_not_up_yet_may_die_of_the_signal(tmp_path: Path) -> Non
     assert process.returncode == 0
 
 
-def test_a_second_signal_kills_what_does_not_stop(tmp_path: Path) -> None:
+def test_a_second_signal_kills_nodes_that_do_not_stop(tmp_path: Path) -> None:
     stubborn = CHILD.replace(
         """sys.exit(int((directory / f"exit-{node}").read_text()))""", """print("no", flush=True)"""
     )
@@ -204,7 +204,7 @@ def test_a_second_signal_kills_what_does_not_stop(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
         while (line := process.stderr.readline()) != "node 1 | no\n":
-            assert line, "the child was not told to stop"
+            assert line, "the child got no signal to stop"
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=20)
     assert process.returncode == 1
@@ -252,7 +252,7 @@ def test_a_cluster_moves_when_its_ports_are_taken(tmp_path: Path) -> None:
 
 
 def test_several_nodes_share_a_secret_that_only_their_user_can_read(tmp_path: Path) -> None:
-    """Any program of any user of this machine could pass for one of them."""
+    """Otherwise any program of any user of this machine could impersonate one of them."""
     peers = dev.prepare_peers(DevOptions(2, free_block(2), tmp_path))
     file = tmp_path / dev.SECRET_NAME
     assert (
@@ -298,7 +298,7 @@ def test_another_number_of_nodes_is_refused(tmp_path: Path) -> None:
         dev.prepare_peers(DevOptions(3, None, tmp_path))
 
 
-def test_a_file_edited_by_hand_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_edited_by_hand_is_unchanged(tmp_path: Path) -> None:
     text = 'cluster_id = "mine"\n[[node]]\nid = 5\nhost = "localhost"\nport = 1\npeer_port = 2\n'
     (tmp_path / "peers.toml").write_text(text)
     assert list(dev.prepare_peers(DevOptions(None, 7777, tmp_path)).nodes) == [5]

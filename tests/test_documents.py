@@ -1,4 +1,4 @@
-"""The papers tell of files, names and commands that exist."""
+"""Files, names and commands in the documents exist."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pairs() -> list[tuple[str, str]]:
 
 
 def defined(body: list[ast.stmt]) -> Iterator[tuple[str, ast.AST]]:
-    """(name, node) of what a module or class defines itself."""
+    """(name, node) of everything that a module or class defines itself."""
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name, node
@@ -68,14 +68,14 @@ def test_there_is_something_to_check() -> None:
 
 
 @pytest.mark.parametrize(("file", "name"), pairs())
-def test_what_the_architecture_names_is_there(file: str, name: str) -> None:
+def test_names_in_the_architecture_exist(file: str, name: str) -> None:
     path = f"mqd/{file}" if (ROOT / "mqd" / file).is_file() else file
     assert (ROOT / path).is_file(), f"there is no {file}"
     assert name in names(tree(path)), f"{file} defines no {name}"
 
 
 def file_map() -> dict[str, set[str]]:
-    """Folder -> the files that its rows of the map name."""
+    """Folder -> the files in its rows of the map."""
     found: dict[str, set[str]] = {}
     for line in ARCHITECTURE.split("## File map")[1].split("\n## ")[0].splitlines():
         if line.startswith("| `"):
@@ -86,7 +86,7 @@ def file_map() -> dict[str, set[str]]:
     return found
 
 
-def test_every_file_is_on_the_map_and_the_map_has_no_other() -> None:
+def test_the_map_has_exactly_the_files_of_the_repository() -> None:
     known = file_map()
     files = {
         name for name in python_files("mqd", "mqctl", "spark") if not name.endswith("__init__.py")
@@ -103,12 +103,12 @@ def test_every_file_is_on_the_map_and_the_map_has_no_other() -> None:
     ]
     assert missing == [], "not on the file map of docs/ARCHITECTURE.md"
     assert sorted(path for path in on_the_map - files if not path.endswith("*.py")) == [], (
-        "on the map, and nowhere else"
+        "on the map, and not in the repository"
     )
 
 
 @pytest.mark.parametrize("paper", PAPERS)
-def test_links_lead_somewhere(paper: str) -> None:
+def test_links_have_targets(paper: str) -> None:
     text = (ROOT / paper).read_text(encoding="utf-8")
     targets = [
         target.split("#")[0]
@@ -122,7 +122,8 @@ def test_links_lead_somewhere(paper: str) -> None:
 
 def commands_named(text: str) -> Iterator[str]:
     """Every `mqctl ...` of a document: in backticks, or as an indented line; two spaces start a
-    comment."""
+    comment.
+    """
     for found in re.finditer(r"`mqctl ([a-z][^`]*)`", text):
         yield " ".join(found[1].split())
     for found in re.finditer(r"^    (?:[^#\n]*\| )?mqctl ([a-z].*)$", text, re.MULTILINE):
@@ -130,7 +131,7 @@ def commands_named(text: str) -> Iterator[str]:
 
 
 def wrong_part(words: list[str]) -> str | None:
-    """The first word that is no command, or the first option that the command does not have."""
+    """The first word that is not a command, or the first option that the command does not have."""
     command: click.Command = cli
     for at, word in enumerate(words):
         if not isinstance(command, click.Group):
@@ -166,7 +167,7 @@ def test_make_targets_exist(paper: str) -> None:
     assert sorted(asked - targets) == []
 
 
-def test_a_test_that_hacking_names_is_there() -> None:
+def test_tests_named_in_hacking_exist() -> None:
     text = (ROOT / "docs" / "HACKING.md").read_text(encoding="utf-8")
     named = re.findall(r"pytest (tests/\S+\.py)::(\w+)", text)
     assert named
@@ -204,7 +205,7 @@ KEPT_BY = {
     )
     for number, text in zip(_SECTIONS[1::2], _SECTIONS[2::2])
 }
-"""Number of an invariant -> the files that its row *Asserted* names."""
+"""Number of an invariant -> the files in its row *Asserted*."""
 _CITED = re.compile(r"[(,;] ?(I\d+)(?=[,)])")
 
 
@@ -222,7 +223,7 @@ def cited(path: Path) -> set[str]:
 def test_an_invariant_is_cited_where_the_code_keeps_it(number: str) -> None:
     files = [name for name in KEPT_BY[number] if not name.startswith("mqd/testing/probes")]
     assert any(number in cited(ROOT / name) for name in files), (
-        f"none of {files} says ({number}) at the line that keeps it"
+        f"none of {files} cites ({number}) at the line that asserts it"
     )
 
 

@@ -1,4 +1,4 @@
-"""The examples run as they are shown, each against the same real node, one after the other."""
+"""The examples run unchanged, each with the same real node, one after the other."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     ]
     command += ["-o", "group.initial.rebalance.delay.ms=0"]
     # Records older than the default retention are refused: a node may delete them before the
-    # example reads them, which then waits for ever.
+    # example reads them, which would then wait forever.
     command += ["-o", f"log.message.timestamp.before.max.ms={7 * 24 * 3600_000}"]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -53,7 +53,7 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                 break
         else:
             raise AssertionError("".join(said))
-        # or it stands still when the pipe is full
+        # otherwise it stops when the pipe is full
         reader = threading.Thread(target=node.stdout.read)
         reader.start()
         try:
@@ -67,7 +67,7 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_runs(bootstrap: str, name: str) -> None:
-    """Twice at the same time, for nobody else's run may be in the way of it."""
+    """Two concurrent runs: they must not interfere with each other."""
     for needed in NEEDS.get(name, ()):
         pytest.importorskip(needed)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -94,7 +94,7 @@ def test_an_example_runs(bootstrap: str, name: str) -> None:
             ran.wait()
 
 
-def test_the_papers_name_every_example() -> None:
+def test_the_documents_name_every_example() -> None:
     paper = "\n".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in PAPERS)
     assert EXAMPLES and [name for name in EXAMPLES if f"examples/{name}" not in paper] == []
     assert all((ROOT / word).is_file() for word in set(_mentioned(paper)))

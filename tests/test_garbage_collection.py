@@ -1,5 +1,5 @@
-"""The garbage collector of a node: pauses in proportion to what is new, and cycles are
-found all the same.
+"""The garbage collector of a node: pauses are in proportion to new objects, and cycles are found
+anyway.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import trio.testing
 from mqd.io.garbage import Garbage
 
 OLD_MAX = 60_000
-"""Objects that a collection may have to walk: a few young generations, and what one step made."""
+"""Objects that a collection may have to visit: a few young generations, and the objects of one
+step.
+"""
 
 
 class Node:
@@ -31,7 +33,7 @@ def thresholds_of_cpython() -> object:
     gc.unfreeze()
 
 
-async def test_no_collection_walks_what_lives_long(nursery: trio.Nursery) -> None:
+async def test_no_collection_visits_long_lived_objects(nursery: trio.Nursery) -> None:
     nursery.start_soon(Garbage().run)
     await trio.testing.wait_all_tasks_blocked()
     held = []
@@ -41,17 +43,17 @@ async def test_no_collection_walks_what_lives_long(nursery: trio.Nursery) -> Non
         await trio.lowlevel.checkpoint()
         longest = max(longest, len(gc.get_objects(generation=2)))
     assert gc.get_freeze_count() > 400_000
-    assert longest < OLD_MAX, "a full collection would have walked them"
+    assert longest < OLD_MAX, "a full collection would have visited them"
     nursery.cancel_scope.cancel()
 
 
-async def test_a_cycle_that_lived_on_is_found(nursery: trio.Nursery) -> None:
+async def test_a_cycle_that_survived_is_found(nursery: trio.Nursery) -> None:
     nursery.start_soon(Garbage().run)
     await trio.testing.wait_all_tasks_blocked()
     node: Any = Node()
     node.itself = node
     found = weakref.ref(node)
-    gc.collect(1)  # it lives on: the oldest generation has it
+    gc.collect(1)  # it survives: it is in the oldest generation
     del node
     held = []
     for _ in range(10):
@@ -82,7 +84,7 @@ async def test_frozen_cycles_are_found_when_the_frozen_objects_are_many(
     nursery.cancel_scope.cancel()
 
 
-async def test_it_gives_back_what_it_changed(nursery: trio.Nursery) -> None:
+async def test_it_restores_its_changes(nursery: trio.Nursery) -> None:
     nursery.start_soon(Garbage().run)
     await trio.testing.wait_all_tasks_blocked()
     assert gc.get_threshold()[2] > 10

@@ -1,5 +1,5 @@
-"""Every entry point says what it is for: --help of each command, and of each sub-command,
-ends with 0 and shows no raw source.
+"""Every entry point has help: --help of each command and sub-command ends with 0 and shows no raw
+source.
 """
 
 from __future__ import annotations

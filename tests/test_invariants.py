@@ -1,4 +1,4 @@
-"""docs/INVARIANTS.md is true to the source: what it names exists.
+"""docs/INVARIANTS.md agrees with the source: everything that it names exists.
 
 tests/test_documents.py checks where the source cites its numbers.
 """
@@ -36,7 +36,7 @@ def test_every_invariant_is_asserted_and_guarded() -> None:
         assert "`tests/" in guarded, section
 
 
-def test_what_it_names_exists() -> None:
+def test_names_in_the_document_exist() -> None:
     assert QUOTED
     missing = []
     for reference in QUOTED:

@@ -38,7 +38,7 @@ def test_a_line_is_time_level_logger_event_and_pairs() -> None:
     )
 
 
-def test_what_a_peer_sent_cannot_forge_a_line() -> None:
+def test_bytes_of_a_peer_cannot_forge_a_line() -> None:
     assert "\n" not in LineFormatter().format(record("bad.frame client=%s", "x\r\n2026 INFO fine"))
 
 
@@ -77,7 +77,7 @@ def test_tracebacks_and_configuration_warnings_always_pass() -> None:
     assert all(repeats.filter(always) for _ in range(3 * REPEATS_MAX))
 
 
-def test_the_statements_it_remembers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_remembered_statements_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "STATEMENTS_MAX", 3)
     repeats = RepeatFilter(lambda: 0.0)
     for line in range(100):

@@ -79,7 +79,7 @@ def test_it_refuses_to_run_without_its_assertions() -> None:
     assert "cannot run under python -O" in done.stderr
 
 
-def test_what_the_user_can_mend_is_one_line_and_exit_code_1(
+def test_errors_that_the_user_can_fix_are_one_line_and_exit_code_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     peers = tmp_path / "peers.toml"
@@ -171,7 +171,7 @@ def test_a_broken_quorum_is_printed_in_one_line_with_possible_causes() -> None:
     assert isinstance(told, QuorumBroken) and "\n" not in str(told)
 
 
-def test_a_fault_of_ours_keeps_its_traceback() -> None:
+def test_a_bug_keeps_its_traceback() -> None:
     group = BaseExceptionGroup("nursery", [StartError("x"), RuntimeError("y")])
     assert command_line._user_error(group) is group
     interrupted = KeyboardInterrupt()
@@ -232,7 +232,7 @@ def test_config_list_shows_every_key(capsys: pytest.CaptureFixture[str]) -> None
     assert not any(line != line.rstrip() for line in table)
 
 
-def test_output_that_is_not_read_to_the_end_is_no_traceback() -> None:
+def test_a_closed_output_causes_no_traceback() -> None:
     reading = [sys.executable, "-m", "mqd", "config", "list"]
     with subprocess.Popen(reading, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -370,7 +370,7 @@ def test_voters_are_forced_on_a_stopped_node_only(
     journal.close()
 
 
-def test_understanding_the_arguments_imports_nothing_heavy() -> None:
+def test_parsing_the_arguments_imports_nothing_heavy() -> None:
     code = (
         "import sys, mqd.__main__ as m; m.main(['start', '--peers', 'p', '--node', 'x', "
         "'--data', 'd']); print(*sys.modules)"

@@ -1,5 +1,5 @@
-"""One client fills what a node may remember: the others work on, the operator sees it, and
-the node starts again.
+"""One client fills the memory limits of a node: other clients continue, the operator is warned, and
+the node restarts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NOT_YET = (
 
 
 async def coordinated(client: PeerConnection, key_type: int) -> None:
-    """Wait until the coordinator is there."""
+    """Wait until the coordinator is ready."""
     api, version = ("init_producer_id", 4) if key_type else ("offset_fetch", 7)
     body = (
         {"transactional_id": "first", "transaction_timeout_ms": 60_000}
@@ -110,7 +110,7 @@ async def usage(client: PeerConnection) -> dict[str, float]:
 async def test_every_bound_holds_is_shown_and_survives_a_restart(tmp_path: Path) -> None:
     async with node(tmp_path, options=OPTIONS) as running, connected(running) as client:
         assert not (await ask(client, "describe_cluster", 2, {})).usage, (
-            "not on the wire unless it is wanted"
+            "only on the wire on request"
         )
         await create_topic(client, "t")
         await coordinated(client, 0)
@@ -140,7 +140,7 @@ async def test_every_bound_holds_is_shown_and_survives_a_restart(tmp_path: Path)
 
 
 async def test_file_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A topic that the node could not open is refused; the partitions that it has stay online."""
+    """A topic that the node could not open is refused; its other partitions stay online."""
     monkeypatch.setattr("mqd.daemon._DESCRIPTORS_SHARED", 200)
     async with node(tmp_path) as running, connected(running) as client:
         await create_topic(client, "t")

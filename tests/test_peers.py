@@ -168,7 +168,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 @given(st.integers(1, 5), st.data())
-def test_what_is_written_is_read_back(count: int, data: st.DataObject) -> None:
+def test_written_files_are_read_back(count: int, data: st.DataObject) -> None:
     ports = data.draw(
         st.lists(st.integers(1, 65535), min_size=3 * count, max_size=3 * count, unique=True)
     )
@@ -217,7 +217,7 @@ def test_a_cluster_secret_is_read_and_never_shown(tmp_path: Path) -> None:
     assert parse_peers(with_secret(""), tmp_path / "peers.toml").secret is None
 
 
-def test_a_cluster_secret_may_stand_in_a_file_of_its_own_beside_the_peers_file(
+def test_a_cluster_secret_may_be_in_a_separate_file(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "etc").mkdir()
@@ -296,7 +296,7 @@ def test_a_peers_file_without_the_secret_may_be_read_by_all(tmp_path: Path) -> N
         ),
     ],
 )
-def test_cluster_secrets_that_are_refused(
+def test_invalid_cluster_secrets(
     tmp_path: Path, line: str, content: bytes | None, reason: str
 ) -> None:
     if content is not None:

@@ -1,4 +1,6 @@
-"""The daemon as a process: ready line, clean stop, exit codes, and what it refuses to start on."""
+"""The daemon as a process: ready line, clean stop, exit codes, and data directories that it
+refuses.
+"""
 
 from __future__ import annotations
 
@@ -175,7 +177,7 @@ def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
 def test_a_start_error_names_the_remedy(tmp_path: Path) -> None:
     peers = tmp_path / "peers.toml"
     text = 'cluster_id = "c"\n[[node]]\nid = 1\nhost = "HOST"\nport = PORT\npeer_port = 1\n'
-    # of no machine: RFC 5737
+    # an address of no machine: RFC 5737
     peers.write_text(text.replace("HOST", "192.0.2.1").replace("PORT", str(free_port())))
     assert "without a cluster secret" in one_line(start(peers, tmp_path / "data").stderr)
     message = one_line(start(peers, tmp_path / "data", "--insecure-peers").stderr)
@@ -230,7 +232,7 @@ def start(
 
 
 def one_line(errors: str) -> str:
-    """The refusal: what `mqd` itself says, apart from log lines; a traceback fails the test."""
+    """The refusal: the output of `mqd` itself, without log lines; a traceback fails the test."""
     assert "Traceback" not in errors
     (line,) = [line for line in errors.splitlines() if line.startswith("mqd: ")]
     return line

@@ -1,5 +1,5 @@
-"""Three nodes over real peer sockets: one quorum, one image, requests forwarded to the
-controller, a restart of one.
+"""Three nodes over real peer sockets: one quorum, one image, requests forwarded to the controller,
+a restart of one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def three_peers() -> Peers:
 
 
 async def leaders(running: RunningNode, topic: str) -> dict[int, int]:
-    """Partition -> leader, as this node says; empty while it cannot be asked."""
+    """Partition -> leader, according to this node; empty while it does not respond."""
     try:
         async with connected(running) as connection:
             answer = await ask(
@@ -53,7 +53,7 @@ async def leaders(running: RunningNode, topic: str) -> dict[int, int]:
 
 
 async def all_alive(asked: RunningNode, count: int) -> None:
-    """Until so many nodes may be given replicas."""
+    """Wait until that many nodes may get replicas."""
     with trio.fail_after(READY_SECONDS):
         async with connected(asked) as connection:
             while True:
@@ -64,9 +64,7 @@ async def all_alive(asked: RunningNode, count: int) -> None:
 
 
 async def agreed(nodes: list[RunningNode], topic: str, partitions: int) -> dict[int, int]:
-    """What every node says of the leaders, once they all say the same and every partition
-    has one.
-    """
+    """The leaders, once all nodes agree and every partition has one."""
     with trio.fail_after(READY_SECONDS):
         while True:
             views = [await leaders(one, topic) for one in nodes]
@@ -90,7 +88,7 @@ async def test_three_nodes_share_one_image_and_survive_a_restart(tmp_path: Path)
         ]
         async with node(tmp_path / "3", peers=peers, node_id=3) as third:
             await all_alive(third, 3)
-            # whoever is asked: those that are not the controller forward
+            # on any node: those that are not the controller forward
             for one in (*nodes, third):
                 async with connected(one) as connection:
                     await create_topic(connection, f"of-{one.port}", partitions=6)
@@ -127,13 +125,13 @@ async def test_an_observer_follows_serves_and_forwards(tmp_path: Path) -> None:
 
 
 class Changing:
-    """Three nodes, each with a peers file of its own, that restart one at a time."""
+    """Three nodes, each with its own peers file, that restart one at a time."""
 
     def __init__(self, directory: Path, nursery: trio.Nursery) -> None:
         self.directory, self.nursery = directory, nursery
         self.ports = free_ports(6)
         self.stops: dict[int, tuple[trio.Event, trio.Event]] = {}
-        """Of each node that runs: when to stop, and when it has."""
+        """For each running node: the event that stops it, and the event of its end."""
         self.running: dict[int, RunningNode] = {}
 
     async def start(self, node_id: int, voters: set[int]) -> None:
@@ -189,11 +187,11 @@ class Changing:
 
     async def until_voters(self, wanted: set[int], asked: int) -> None:
         with trio.fail_after(READY_SECONDS):
-            while await self.voters(asked) != wanted:  # another process would be asked likewise  # noqa: ASYNC110
+            while await self.voters(asked) != wanted:  # another process would send the same request  # noqa: ASYNC110
                 await trio.sleep(0.02)
 
 
-async def test_a_voter_is_added_and_removed_by_editing_files_and_restarting_node_by_node(
+async def test_a_voter_is_added_and_removed_by_rolling_restarts(
     tmp_path: Path,
 ) -> None:
     async with trio.open_nursery() as nursery:

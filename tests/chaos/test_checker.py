@@ -48,7 +48,7 @@ def test_clean_histories() -> None:
     assert check(History()) == []
 
 
-def test_what_was_not_acknowledged_may_be_there_or_not() -> None:
+def test_unacknowledged_records_may_be_stored_or_not() -> None:
     acked, log = clean()
     acked[9] = NOT_ACKED
     assert kinds(acked, log, settled=False) == set()
@@ -56,7 +56,7 @@ def test_what_was_not_acknowledged_may_be_there_or_not() -> None:
     assert kinds(acked, log, settled=True) == {"unsettled"}
 
 
-def test_what_was_acknowledged_somewhere_must_be_there() -> None:
+def test_records_acknowledged_without_an_offset_must_be_stored() -> None:
     acked, log = clean()
     acked[4] = acked[9] = ACKED_SOMEWHERE
     assert kinds(acked, log) == set()
@@ -89,7 +89,7 @@ def swap(acked: Acked, log: Log) -> None:
     log[3], log[4] = (3, 4), (4, 3)
 
 
-def swap_and_say_so(acked: Acked, log: Log) -> None:
+def swap_with_offsets(acked: Acked, log: Log) -> None:
     swap(acked, log)
     acked[3], acked[4] = 4, 3
 
@@ -123,7 +123,7 @@ PLANTED: list[tuple[Callable[[Acked, Log], None], set[str]]] = [
     (double_at_the_end, {"doubled"}),
     (double_in_the_middle, {"doubled"}),
     (swap, {"misplaced", "disorder"}),
-    (swap_and_say_so, {"disorder", "acked-disorder"}),
+    (swap_with_offsets, {"disorder", "acked-disorder"}),
     (acknowledge_the_wrong_offset, {"misplaced"}),
     (acknowledge_one_offset_twice, {"misplaced", "acked-disorder"}),
     (invent, {"unknown"}),
@@ -170,7 +170,7 @@ def test_producers_that_share_a_partition_are_distinguished() -> None:
     made = two_producers()
     assert check(made) == []
     values = made.final[KEY].values
-    # of different producers: both in order still, and not where they were promised
+    # of different producers: both in order still, and not at their acknowledged offsets
     values[4], values[5] = values[5], values[4]
     assert {(a.kind, a.count) for a in check(made)} == {("misplaced", 2)}
     values[:] = two_producers().final[KEY].values
@@ -194,11 +194,11 @@ READS: list[tuple[Log, set[str]]] = [
 
 
 @pytest.mark.parametrize(("reads", "expected"), READS)
-def test_what_a_consumer_read_while_faults_went_on(reads: Log, expected: set[str]) -> None:
+def test_records_that_a_consumer_read_during_faults(reads: Log, expected: set[str]) -> None:
     assert {anomaly.kind for anomaly in check(history(*clean(), reads))} == expected
 
 
-def test_a_read_is_judged_beside_a_log_with_a_hole() -> None:
+def test_a_read_is_checked_with_a_log_that_has_a_gap() -> None:
     acked, log = clean()
     del log[4]
     assert {a.kind for a in check(history(acked, log, [(i, i) for i in range(10)]))} == {

@@ -1,4 +1,4 @@
-"""chaos/copy_checker.py: a true copy passes, and every way not to be one is told."""
+"""chaos/copy_checker.py: a true copy passes, and every violation is reported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def records(count: int = COUNT) -> Reads:
 
 
 class Run:
-    """Two source partitions, copied one to a partition; between the transactions lies a marker."""
+    """Two source partitions, each copied to one partition; between the transactions is a marker."""
 
     def __init__(self) -> None:
         self.source = {0: records(), 1: records()}
@@ -112,7 +112,7 @@ def skip(run: Run) -> None:
         (skip, {"unseen"}),
     ],
 )
-def test_records_that_are_no_copies_are_reported(
+def test_records_that_are_not_copies_are_reported(
     spoil: Callable[[Run], None], kinds: set[str]
 ) -> None:
     run = Run()

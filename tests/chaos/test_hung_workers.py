@@ -1,5 +1,5 @@
-"""Only the call that librdkafka is known not to come back from is forgiven; a client that
-hangs in another fails the trial.
+"""Only the librdkafka call that is known not to return is excused; a client that hangs in another
+call fails the trial.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from chaos.workload import TrialFailed
 
 @pytest.fixture
 def ended() -> Iterator[Callable[..., Worker]]:
-    """A worker that has said some lines and ended."""
+    """A worker that has printed some lines and ended."""
     workers: list[Worker] = []
 
     def end(code: int, *said: str) -> Worker:

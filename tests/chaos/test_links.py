@@ -1,6 +1,4 @@
-"""chaos/links.py: a cut link holds bytes back and breaks nothing; the link of a dead node
-refuses.
-"""
+"""chaos/links.py: a cut link delays bytes and closes nothing; the link of a dead node refuses."""
 
 from __future__ import annotations
 

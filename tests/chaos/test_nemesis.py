@@ -1,5 +1,5 @@
-"""chaos/nemesis.py and chaos/replicas.py: the same seed, the same faults; every family
-turns up; replicas that differ are told.
+"""chaos/nemesis.py and chaos/replicas.py: the same seed gives the same faults; every kind occurs;
+replicas that differ are reported.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from mqd.types import TopicPartition
 KEY = ("topic", 1)
 
 
-def test_a_seed_gives_its_steps_again() -> None:
+def test_a_seed_repeats_its_steps() -> None:
     assert list(islice(steps(5, 3.0), 100)) == list(islice(steps(5, 3.0), 100))
     assert list(islice(steps(5, 3.0), 100)) != list(islice(steps(6, 3.0), 100))
 
 
-def test_every_kind_of_fault_turns_up_and_cuts_only_where_links_are() -> None:
+def test_every_kind_of_fault_occurs_and_cuts_need_links() -> None:
     assert {(step.fault, step.target) for step in islice(steps(1, 3.0), 500)} == set(WEIGHTS)
     assert {(step.fault, step.target) for step in islice(steps(1, 3.0, cuts=True), 500)} == set(
         WEIGHTS
@@ -101,8 +101,8 @@ Row = tuple[int, bytes, bytes | None]
 
 
 def compacted(directory: Path, *rows: Row, aborted: Row | None = None, end: int = 10) -> Path:
-    """A replica that was cleaned: records of these offsets, keys and values, one a batch;
-    an empty one at the end.
+    """A replica that was cleaned: records of these offsets, keys and values, one per batch; an
+    empty one at the end.
     """
     home = directory / "data" / "topic-1"
     home.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The source of the release before, where the clone has it."""
+"""The source of the previous release, where the clone has it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def test_a_clone_without_the_commit_names_the_remedy(tmp_path: Path) -> None:
     assert not (tmp_path / "old").exists()
 
 
-def test_the_release_before_knows_version_1_only(tmp_path: Path) -> None:
+def test_the_previous_release_supports_only_version_1(tmp_path: Path) -> None:
     if unpack(BEFORE, tmp_path / "old") is None:
         assert not (tmp_path / "old/mqd/raft/versions.py").exists()
         assert (

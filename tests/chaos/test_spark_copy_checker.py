@@ -1,4 +1,4 @@
-"""The verdict over a copy of a streaming query."""
+"""The check of a copy by a streaming query."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Drivers of a chaos run, here programs that report batches: they are killed whole, and counted."""
+"""Drivers of a chaos run, here programs that report batches: their whole process group is killed,
+and they are counted.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def _runs(pid: int) -> bool:
     return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-async def test_a_query_that_stops_because_rows_would_be_doubled_is_a_violation(
+async def test_a_query_that_stops_before_duplicate_rows_is_a_violation(
     tmp_path: Path,
 ) -> None:
     log = tmp_path / "driver.log"

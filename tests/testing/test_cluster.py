@@ -1,5 +1,5 @@
-"""Shipping nodes in the simulated world: started, killed in every way, paused, cut off, and
-asked by clients.
+"""Real nodes in the simulated world: started, killed in every way, paused, partitioned, and used by
+clients.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ async def test_a_raw_connection_is_negotiated() -> None:
 
 
 @simulated(seed=3)
-async def test_a_paused_node_does_nothing_and_continues_where_it_was() -> None:
+async def test_a_paused_node_does_nothing_and_then_continues() -> None:
     async with Cluster(nodes=1) as cluster:
         steps: list[float] = []
         cluster.on_event(lambda node_id: steps.append(cluster.time))
@@ -69,9 +69,9 @@ async def test_a_paused_node_does_nothing_and_continues_where_it_was() -> None:
 
 
 @simulated(seed=4)
-async def test_nothing_that_a_dead_node_does_reaches_its_disk() -> None:
-    """`finally` blocks of its tasks run, for Trio ends them by cancelling: their calls must
-    have no effect.
+async def test_a_dead_node_does_not_change_its_disk() -> None:
+    """`finally` blocks of its tasks run, because Trio cancels them: their calls must have no
+    effect.
     """
     async with Cluster(nodes=1) as cluster:
         node = cluster.nodes[1]
@@ -86,7 +86,7 @@ async def test_nothing_that_a_dead_node_does_reaches_its_disk() -> None:
 
 
 @simulated(seed=5)
-async def test_a_partition_takes_the_majority_from_a_node_and_healing_gives_it_back() -> None:
+async def test_a_partition_removes_a_node_s_majority_until_it_heals() -> None:
     async with Cluster(nodes=3) as cluster:
         leader = next(
             node_id for node_id in cluster.nodes if cluster.daemon(node_id).raft.status().ready
@@ -104,7 +104,7 @@ async def test_a_partition_takes_the_majority_from_a_node_and_healing_gives_it_b
 
 
 @simulated(seed=6)
-async def test_a_node_whose_wall_clock_is_ahead_stamps_what_it_appends_accordingly() -> None:
+async def test_a_node_stamps_appends_with_its_own_wall_clock() -> None:
     async with Cluster(nodes=1) as cluster:
         cluster.nodes[1].skew(1000)
         client = await cluster.client()
@@ -177,7 +177,7 @@ async def test_a_node_that_refuses_to_start_reports_the_reason() -> None:
 
 
 @simulated()
-async def test_what_the_block_raises_rises_bare() -> None:
+async def test_an_exception_of_the_block_rises_unwrapped() -> None:
     with pytest.raises(KeyError):
         async with Cluster(nodes=1):
             raise KeyError
@@ -203,11 +203,11 @@ async def test_a_node_whose_code_takes_time_does_nothing_else_meanwhile() -> Non
             await trio.sleep(0.5)
             nursery.cancel_scope.cancel()
         gaps = [after - before for before, after in pairwise(ran)]
-        assert max(gaps) > 0.005, "without a price none is longer than the task's own sleep"
+        assert max(gaps) > 0.005, "without a cost none is longer than the task's own sleep"
         assert cluster.longest_busy_seconds <= max(gaps) + 0.001
         before = node.clock.monotonic()
         assert before > trio.current_time() or node.clock.ahead == 0.0
-        assert node.clock.monotonic() >= before, "the clock of a busy node does not go back"
+        assert node.clock.monotonic() >= before, "the clock of a busy node does not decrease"
 
 
 @simulated()

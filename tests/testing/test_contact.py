@@ -1,5 +1,5 @@
-"""A leader that hears no controller for a session serves no client: cut off from the nodes
-but not from them, or not running for long.
+"""A leader without contact to the controller for a session serves no client: partitioned from the
+nodes but not from clients, or paused for long.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def leader_of(cluster: Cluster) -> int:
 
 
 @simulated(seed=3)
-async def test_cut_off_from_the_nodes_a_leader_sends_its_clients_away_until_it_is_back() -> None:
+async def test_a_partitioned_leader_refuses_clients_until_it_reconnects() -> None:
     async with Cluster(nodes=3) as cluster:
         await Admin(await cluster.client()).create_topic("t", 1, 3)
         await trio.sleep(2)
@@ -77,7 +77,7 @@ async def test_cut_off_from_the_nodes_a_leader_sends_its_clients_away_until_it_i
         assert await produce(waiting, -1) is ErrorCode.NONE
         cluster.network.isolate(leader, breaks=False)
         with trio.fail_after(SESSION_SECONDS + 3):
-            # it waited, and nobody else asked for anything
+            # it waited, and there was no other request
             assert await produce(waiting, -1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
         for acks in (1, -1):
             assert await produce(asking, acks) is ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -91,7 +91,7 @@ async def test_cut_off_from_the_nodes_a_leader_sends_its_clients_away_until_it_i
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_waits_for_a_leader_that_did_not_run_for_a_session_is_not_served_by_it(
+def test_a_leader_paused_for_a_session_serves_no_waiting_requests(
     seed: int,
 ) -> None:
     async def main() -> None:
@@ -121,7 +121,7 @@ def test_what_waits_for_a_leader_that_did_not_run_for_a_session_is_not_served_by
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_node_alone_serves_on_after_it_did_not_run(seed: int) -> None:
+def test_a_single_node_continues_to_serve_after_a_pause(seed: int) -> None:
     async def main() -> None:
         async with Cluster(nodes=1) as cluster:
             await Admin(await cluster.client()).create_topic("t", 1, 1)
@@ -134,9 +134,9 @@ def test_a_node_alone_serves_on_after_it_did_not_run(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_former_leader_serves_no_client_until_it_knows_its_successor(seed: int) -> None:
-    """A heartbeat is answered before the metadata arrives: what this node led before,
-    others lead by now.
+def test_a_former_leader_serves_no_client_before_new_metadata(seed: int) -> None:
+    """A heartbeat gets its response before the metadata arrives: other nodes lead the partitions of
+    this node by then.
     """
     options = {"broker.session.timeout.ms": "600", "broker.heartbeat.interval.ms": "200"}
 
@@ -189,12 +189,9 @@ def _partitions(cluster: Cluster, node_id: int) -> dict[int, Any]:
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("pause", [1.3, 4.2])
-def test_a_controller_that_did_not_run_for_less_than_half_a_session_extends_no_contact(
-    pause: float, seed: int
-) -> None:
-    """It and one leader are cut off from the other three voters, which elect another controller
-    while it does not run. What waits for it then are heartbeats of that leader, and old replies of
-    voters.
+def test_a_controller_paused_for_half_a_session_extends_no_contact(pause: float, seed: int) -> None:
+    """It and one leader are partitioned from the other three voters, which elect another controller
+    while it does not run. Heartbeats of that leader, and old replies of voters, wait for it.
     """
     options = {"broker.session.timeout.ms": "9000", "broker.heartbeat.interval.ms": "200"}
 

@@ -1,4 +1,4 @@
-"""The disk in memory keeps what a real one keeps, and may lose what a real one may lose."""
+"""The in-memory disk keeps what a real one keeps, and may lose what a real one may lose."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Machine:
 def outcomes(
     prepare: Callable[[Machine], None], look: Callable[[Machine], object], count: int = 300
 ) -> Counter[object]:
-    """What is left after a power cut, over many seeds."""
+    """The contents after a power failure, over many seeds."""
     found: Counter[object] = Counter()
     for seed in range(count):
         machine = Machine(seed)
@@ -61,7 +61,7 @@ def synced(machine: Machine) -> None:
     machine.seen.sync_directory(FILE.parent)
 
 
-def test_what_was_synced_outlives_a_power_cut() -> None:
+def test_synced_data_survives_a_power_failure() -> None:
     assert outcomes(synced, content) == {b"onetwo": 300}
 
 
@@ -174,7 +174,7 @@ def test_a_kill_in_the_middle_of_a_write_leaves_a_part_of_it() -> None:
     assert len(sizes) > 5
 
 
-def test_a_failed_sync_loses_what_it_should_have_written_and_the_next_one_lies() -> None:
+def test_a_failed_sync_loses_its_data_and_the_next_one_succeeds() -> None:
     def prepare(machine: Machine) -> None:
         synced(machine)
         file = machine.seen.open(FILE)
@@ -185,7 +185,7 @@ def test_a_failed_sync_loses_what_it_should_have_written_and_the_next_one_lies()
         assert caught.value.errno == errno.EIO
         file.append([b"BBBB"])
         file.sync()
-        assert content(machine) == b"onetwoAAAABBBB"  # in the page cache all is well
+        assert content(machine) == b"onetwoAAAABBBB"  # in the page cache everything is intact
 
     found = outcomes(prepare, content)
     assert set(found) == {b"onetwoAAAABBBB", b"onetwo\0\0\0\0BBBB"}

@@ -1,4 +1,4 @@
-"""Workers of `python -m mqd.testing --jobs N` end with the process that started them."""
+"""Workers of `python -m mqd.testing --jobs N` end with their parent process."""
 
 from __future__ import annotations
 

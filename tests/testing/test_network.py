@@ -1,4 +1,4 @@
-"""The network in memory behaves as TCP does, in what programs can see."""
+"""The in-memory network behaves like TCP, as far as programs can observe it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mqd.testing.sockets import MemorySocket, MemoryStream
 
 
 class Two:
-    """Two hosts, "a" that listens and "b" that connects."""
+    """Two hosts: "a" listens and "b" connects."""
 
     def __init__(self) -> None:
         world = current_world()
@@ -61,7 +61,7 @@ async def received(stream: MemoryStream, size: int) -> bytes:
     return bytes(view[:got])
 
 
-class Heard:
+class Readiness:
     used = 0.0
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ async def test_bytes_arrive_in_order_after_some_time_in_pieces_cut_anywhere() ->
 @simulated()
 async def test_a_slow_reader_makes_the_sender_wait_until_the_poller_wakes_it() -> None:
     async with connected() as (two, sock, stream):
-        poller, heard = two.at_a.poller(), Heard()
+        poller, heard = two.at_a.poller(), Readiness()
         assert sock.send(bytes(BUFFER_BYTES + 10)) == BUFFER_BYTES
         with pytest.raises(BlockingIOError):
             sock.send(b"more")
@@ -102,7 +102,7 @@ async def test_a_slow_reader_makes_the_sender_wait_until_the_poller_wakes_it() -
 @simulated()
 async def test_readiness_is_reported_until_everything_is_read() -> None:
     async with connected() as (two, sock, stream):
-        poller, heard = two.at_a.poller(), Heard()
+        poller, heard = two.at_a.poller(), Readiness()
         poller.watch(sock, heard, READABLE)
         await stream.send_all(b"hello")
         await poller.wait_ready()
@@ -149,12 +149,12 @@ async def test_a_connection_is_made_once_the_link_heals() -> None:
     current_world().clock.after(0.5, two.fabric.heal)
     before = trio.current_time()
     await two.at_b.connect("10.0.0.1", 9092)
-    # TCP tries again after a second
+    # TCP retries after a second
     assert trio.current_time() - before == pytest.approx(1.0, abs=0.05)
 
 
 @simulated()
-async def test_what_a_held_link_keeps_arrives_in_order_after_it_heals() -> None:
+async def test_bytes_of_a_held_link_arrive_in_order_after_it_heals() -> None:
     async with connected() as (two, sock, stream):
         two.fabric.hold(two.a, two.b)
         sock.send(b"one")
@@ -166,7 +166,7 @@ async def test_what_a_held_link_keeps_arrives_in_order_after_it_heals() -> None:
         assert waiting.cancelled_caught
         assert sock.receive_into(memoryview(bytearray(100))) == 21
         two.fabric.heal()
-        two.fabric.hold(two.a, two.b)  # again, before anything of it has arrived
+        two.fabric.hold(two.a, two.b)  # retried before any of it has arrived
         await trio.sleep(3)
         sock.send(b"three")
         await trio.sleep(3)
@@ -202,7 +202,7 @@ async def test_unread_bytes_make_the_end_a_reset() -> None:
 
 
 @simulated()
-async def test_a_power_cut_is_silence_until_the_machine_is_back_and_knows_nothing() -> None:
+async def test_a_power_failure_is_silence_until_the_machine_restarts() -> None:
     async with connected() as (two, _sock, stream):
         two.process_a.end()
         two.fabric.power_cut(two.a)
@@ -219,7 +219,7 @@ async def test_a_power_cut_is_silence_until_the_machine_is_back_and_knows_nothin
 @simulated()
 async def test_a_broken_connection_is_reset_on_both_sides() -> None:
     async with connected() as (two, sock, stream):
-        poller, heard = two.at_a.poller(), Heard()
+        poller, heard = two.at_a.poller(), Readiness()
         poller.watch(sock, heard, 0)
         assert two.fabric.break_connections(two.b, two.a) == 1
         assert poller.ready_nowait() == [(heard, HANG_UP)]

@@ -1,4 +1,4 @@
-"""docs/TESTING.md: its example runs, and what it names is there."""
+"""docs/TESTING.md: its example runs, and everything that it names exists."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ FILE = Path("/f")
 
 
 class Machine:
-    """Inside of a world."""
+    """Inside a world."""
 
     def __init__(self) -> None:
         world = current_world()
@@ -31,7 +31,7 @@ class Machine:
         self.seen = ProcessDisk(self.disk, self.process)
 
     def write_two(self) -> None:
-        """Work: its two writes belong together where nothing runs between them."""
+        """Work: its two writes are adjacent when nothing runs between them."""
         file = self.seen.open(FILE, create=True)
         file.append([b"1"])
         file.append([b"2"])
@@ -43,8 +43,8 @@ class Machine:
 
 
 async def seen_by_the_loop() -> tuple[bytes, bool, bool]:
-    """What a task sees while a work writes: what was half done; whether all of it was done
-    at once; whether it was done at the end.
+    """What a task observes while work writes: partial results; whether all of it was done at once;
+    whether it was done at the end.
     """
     machine = Machine()
     done = half = b""
@@ -69,7 +69,7 @@ async def seen_by_the_loop() -> tuple[bytes, bool, bool]:
     return half, late, at_once
 
 
-def test_seeds_let_the_loop_see_work_half_done_and_others_see_all_or_nothing() -> None:
+def test_some_seeds_let_the_loop_see_partial_work() -> None:
     found = [run(seen_by_the_loop, seed=seed) for seed in range(40)]
     assert {half for half, *_ in found} == {b"", b"1"}
     assert {late for _, late, _ in found} == {False, True}, (

@@ -1,4 +1,4 @@
-"""One seed, one history; time is virtual; and nothing of the real world is reached."""
+"""One seed, one history; time is virtual; and the real world is never accessed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_task_that_never_waits_does_not_stop_the_clock() -> None:
     run(spin)
 
 
-def test_waiting_for_what_cannot_come_is_an_error_and_no_hang() -> None:
+def test_waiting_for_an_impossible_event_is_an_error() -> None:
     with pytest.raises(NothingLeft):
         run(trio.Event().wait)
 
@@ -107,7 +107,7 @@ def test_the_example_in_the_documentation_runs() -> None:
 
 
 async def busy_cluster() -> str:
-    """A cluster that is used and hurt: what must be the same for the same seed."""
+    """A cluster with load and faults: the same seed must give the same result."""
     async with Cluster(nodes=3) as cluster:
         chance = cluster.world.random("faults")
         client = await cluster.client(request_timeout_s=2)
@@ -151,7 +151,7 @@ async def busy_cluster() -> str:
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_history_whatever_the_hash_seed() -> None:
+def test_the_same_seed_gives_the_same_history_with_any_hash_seed() -> None:
     script = (
         "from tests.testing.test_world import busy_cluster; from mqd.testing import "
         "run; print(run(busy_cluster, seed=5))"
@@ -172,13 +172,13 @@ def test_another_seed_gives_another_history() -> None:
     assert run(busy_cluster, seed=1) != run(busy_cluster, seed=2)
 
 
-def test_nothing_real_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_real_world_is_not_accessed(monkeypatch: pytest.MonkeyPatch) -> None:
     def refusing(module: Any, name: str) -> Any:
         real = getattr(module, name)
 
         def refuse(*args: Any, **keywords: Any) -> Any:
             if sys._getframe(1).f_globals["__name__"] == "logging":
-                return real(*args, **keywords)  # the time of a log record, which nobody reads
+                return real(*args, **keywords)  # the time of a log record, which no code reads
             raise AssertionError(f"the real world was reached: {name}{args}")
 
         return refuse
