@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from mqd.client.cluster import ClusterClient
 from mqd.testing.faults.administration import Administration
 from mqd.testing.faults.plan import Mode
 from mqd.testing.faults.plots import PLOTS, draw_plot
@@ -44,8 +45,9 @@ def test_a_plot_completes_without_violations(name: str) -> None:
 
 async def test_a_plot_deletes_no_growing_topic() -> None:
     """Otherwise its growth would be recorded as if the topic existed."""
-    unused: Any = SimpleNamespace()  # neither a client nor a plan is needed here
-    administration = Administration(unused, unused, random.Random(1), [1, 2, 3], [], lambda: 0)
+    unused: Any = SimpleNamespace()  # no plan is needed here
+    client: Any = object.__new__(ClusterClient)  # it sends nothing
+    administration = Administration(client, unused, random.Random(1), [1, 2, 3], [], lambda: 0)
     administration.created["x1"] = 2
 
     async def add_partitions(growth: dict[str, int]) -> dict[str, None]:
