@@ -696,17 +696,23 @@ async def test_retention_and_time_rolls(tmp_path: Path) -> None:
     harness.kill()
 
 
-async def test_a_power_failure_restores_a_removed_segment(tmp_path: Path) -> None:
-    """The second of two renames was durable, the first was not: the gap between the segments is not
-    a lost record.
-    """
-    harness = Harness(tmp_path)
+async def with_two_expired_segments(directory: Path) -> tuple[Harness, PartitionLog]:
+    """A log of four segments with one record each. Retention removes the first two."""
+    harness = Harness(directory)
     await harness.service.start()
     log = harness.open(LogConfig(segment_bytes=200, retention_ms=1000))
     for number in range(4):
         harness.write(log, batch(b"x" * 100, timestamp=NOW + number))
     harness.service.checkpoint_high_watermark(PARTITION, 4)
     harness.clock.now_ms = NOW + 1002
+    return harness, log
+
+
+async def test_a_power_failure_restores_a_removed_segment(tmp_path: Path) -> None:
+    """The second of two renames was durable, the first was not: the gap between the segments is not
+    a lost record.
+    """
+    harness, log = await with_two_expired_segments(tmp_path)
     await harness.service.retain()
     assert log.log_start_offset == 2
     back = sorted(log.path.glob("00000000000000000000.*.deleted"))
@@ -728,13 +734,7 @@ async def test_on_a_full_disk_retention_records_the_log_start_in_an_empty_file(
     """Otherwise a power failure in this state lets the log restart at 0: recovery believes that the
     removed segments are lost.
     """
-    harness = Harness(tmp_path)
-    await harness.service.start()
-    log = harness.open(LogConfig(segment_bytes=200, retention_ms=1000))
-    for number in range(4):
-        harness.write(log, batch(b"x" * 100, timestamp=NOW + number))
-    harness.service.checkpoint_high_watermark(PARTITION, 4)
-    harness.clock.now_ms = NOW + 1002
+    harness, log = await with_two_expired_segments(tmp_path)
     faulty(harness).free = 0
     await harness.service.retain()
     assert log.log_start_offset == 2 and len(log.segments) == 2
