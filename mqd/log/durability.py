@@ -25,6 +25,7 @@ class Durability:
     """See the head of this file. `end_offset`: the log was loaded, and is durable up to there."""
 
     __slots__ = (
+        "directory_is_durable",
         "end_offset",
         "has_new_files",
         "lowest_truncation",
@@ -60,6 +61,10 @@ class Durability:
         that file, because a power cut could restore those bytes."""
         self.has_new_files = False
         """Whether the log's directory has entries that are not durable."""
+        self.directory_is_durable = True
+        """False until the first sync after the creation or a reset of the log. A power cut could
+        leave a directory without the topic id, or none. Until then the checkpoint has no high
+        watermark of this log: with one, the next start would miss acknowledged records."""
         self.unwritten_snapshots: list[tuple[Offset, ProducerSnapshot]] = []
         """Producer snapshots that the next sync writes, by their offset."""
 
@@ -100,8 +105,14 @@ class Durability:
         self.end_offset = self.synced_end_offset = base_offset
         self.unsynced_truncation = None  # the truncated files are gone
         self.unsynced_reset = True
+        self.directory_is_durable = False
         self.lowest_truncation = _ALL_TRUNCATED
         self.unwritten_snapshots.clear()
+
+    def on_directory_synced(self) -> None:
+        """A sync of the log's directory has returned. The log was not reset since it began."""
+        self.unsynced_reset = False
+        self.directory_is_durable = True
 
     def on_deleted(self) -> None:
         """A sync that is under way writes no producer snapshots for a deleted log."""
@@ -114,6 +125,7 @@ class Durability:
     def on_closed(self, end_offset: Offset) -> None:
         """An orderly stop has synced everything."""
         self.end_offset = self.synced_end_offset = end_offset
+        self.directory_is_durable = True
 
     def on_loaded(self, end_offset: Offset, recovery_point: Offset) -> None:
         """Recovery could make the log durable only up to `end_offset`."""

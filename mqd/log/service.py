@@ -306,7 +306,7 @@ class LogService:
         if now is not log:
             return
         if plan.includes_new_files:
-            log.durability.unsynced_reset = False
+            log.durability.on_directory_synced()
         if log.on_synced(plan.end_offset):
             self._descriptors.close_older(log)
             self._on_durable(log)

@@ -12,10 +12,10 @@ are the exception: they are dropped, so that recovery reads these logs from the 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mqd.errors import StorageError
 from mqd.log.partition_log import PartitionLog
@@ -36,7 +36,7 @@ from mqd.protocol.files import (
     encode_meta_properties,
     encode_offset_checkpoint,
 )
-from mqd.types import TopicPartition
+from mqd.types import Offset, TopicPartition
 
 if TYPE_CHECKING:
     from mqd.io.disk import Disk
@@ -122,7 +122,8 @@ def checkpointed(
     unserved: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
     """The lines of the next checkpoint file `name` of a log directory. `unserved`: its lines of
-    partitions that are not served. The cleaner's checkpoint has only logs that were compacted.
+    partitions that are not served. The cleaner's checkpoint has only logs that were compacted, and
+    the high watermark checkpoint only logs whose directory is durable.
     """
     offset_of = _OFFSETS[name]
     offsets = {log.topic_partition: offset_of(log) for log in logs if log.directory == directory}
@@ -132,13 +133,17 @@ def checkpointed(
     }
 
 
+def _durable_high_watermark(log: PartitionLog) -> Offset | None:
+    return log.checkpointed_high_watermark if log.durability.directory_is_durable else None
+
+
 _ALLOWED_UNCLAIMED = (LOCK, META_PROPERTIES + ".tmp", "lost+found")
 """Files of a directory without `meta.properties`: of an interrupted claim, or of a new file system.
 """
 
-_OFFSETS = {
+_OFFSETS: Final[Mapping[str, Callable[[PartitionLog], Offset | None]]] = {
     RECOVERY_POINT_CHECKPOINT: attrgetter("durability.synced_end_offset"),
     LOG_START_CHECKPOINT: attrgetter("log_start_offset"),
-    HIGH_WATERMARK_CHECKPOINT: attrgetter("checkpointed_high_watermark"),
+    HIGH_WATERMARK_CHECKPOINT: _durable_high_watermark,
     CLEANER_CHECKPOINT: attrgetter("cleaned_to"),
 }

@@ -64,7 +64,8 @@ def create_log(
     disk.rename(fresh, path, durable=False)
     _follow_rename(segment, path)
     log = PartitionLog(partition, topic_id, log_directory, config, [segment])
-    log.durability.has_new_files, log.end_claim.is_void = True, void_end
+    log.durability.has_new_files, log.durability.directory_is_durable = True, False
+    log.end_claim.is_void = void_end
     return log
 
 

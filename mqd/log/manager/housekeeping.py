@@ -44,6 +44,9 @@ CHECKPOINT_SECONDS = 60.0
 CHECKPOINT_SECONDS_MIN = 0.1
 HIGH_WATERMARK_SECONDS = 5.0
 """Kafka's `replica.high.watermark.checkpoint.interval.ms`."""
+NEW_LOG_SYNC_SECONDS = 1.0
+"""How long a checkpoint of high watermarks waits for the first sync of new logs. It does not
+include logs that are not synced by then."""
 
 
 class Housekeeping:
@@ -189,9 +192,30 @@ class Housekeeping:
         serials = {one.id: one.serial for one in directories if one.id is not None}
         await self._disk.offload(self.on_log_ends_stored, serials)
 
+    async def _sync_new_logs(self) -> None:
+        """Sync the logs that were never synced and have a high watermark, so that its checkpoint
+        may include them."""
+
+        def unsynced() -> list[PartitionLog]:
+            return [
+                log
+                for log in self._registry.logs.values()
+                if log.checkpointed_high_watermark
+                and not log.durability.directory_is_durable
+                and log.failure is None
+            ]
+
+        for log in unsynced():
+            self._syncer.request(log)
+        with trio.move_on_after(NEW_LOG_SYNC_SECONDS):
+            while unsynced():
+                await self._syncer.wait()
+
     async def store(self, name: str) -> None:
         """Write one kind of checkpoint in every directory that is online."""
         registry = self._registry
+        if name == HIGH_WATERMARK_CHECKPOINT:
+            await self._sync_new_logs()
         async with self._storing:
             if name == LOG_START_CHECKPOINT:
                 self._log_starts_unstored.clear()

@@ -147,7 +147,8 @@ async def test_a_damaged_length_below_a_checkpoint_is_corruption(
         await service.housekeeping.store(RECOVERY_POINT_CHECKPOINT)
     elif checkpoint == "high watermark":
         service.housekeeping.checkpoint_high_watermark(PARTITION, 9)
-        await service.housekeeping.store(HIGH_WATERMARK_CHECKPOINT)
+        async with harness.running():
+            await service.housekeeping.store(HIGH_WATERMARK_CHECKPOINT)
     elif checkpoint == "log end":
         await service.housekeeping.checkpoint_recovery_points()
     harness.kill()
