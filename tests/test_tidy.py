@@ -27,6 +27,7 @@ LAYERS: tuple[frozenset[str], ...] = (
         }
     ),
     frozenset({"protocol"}),
+    frozenset({"security"}),
     frozenset({"io"}),
     frozenset({"log", "client"}),
     frozenset({"replica", "raft"}),

@@ -31,6 +31,7 @@ from mqd.limits import (
     UNAUTHENTICATED_FRAME_BYTES_MAX,
 )
 from mqd.raft.handshake_listener import ListenerHandshake
+from mqd.security.principal import ANONYMOUS
 from mqd.server.bugs import raised_in_core
 from mqd.server.connection_owner import Cancellable, Freeable, Owner
 from mqd.server.context import PEER
@@ -99,6 +100,7 @@ class Connection:
         "parked",
         "peer",
         "peer_node",
+        "principal",
         "request_pool",
         "send_queue",
         "since",
@@ -117,6 +119,8 @@ class Connection:
         self.listener = listener
         self.peer_node: int | None = None
         """On the peer listener: the node that completed the handshake."""
+        self.principal = ANONYMOUS
+        """The identity that the client has proved."""
         self.handshake: ListenerHandshake | None = None
         """On the peer listener: the handshake, from its first message on."""
         self.unauthenticated_requests = 0

@@ -17,6 +17,7 @@ from mqd.peers import Peers
 from mqd.protocol.request_header import RequestHeader
 from mqd.raft.service import RaftService
 from mqd.replica.service import ReplicaService
+from mqd.security.principal import ANONYMOUS, Principal
 from mqd.server.forward import Forwarder
 from mqd.server.guards import Guards
 from mqd.types import NodeId
@@ -64,5 +65,7 @@ class Context:
     """Monotonic seconds when the handler was called."""
     peer_node: int | None = None
     """On the peer listener: the node that sends the request. None for clients."""
+    principal: Principal = ANONYMOUS
+    """The identity that the connection has proved."""
     waits: Callable[[], None] = lambda: None
     """Called by a handler that waits for other clients from now on, and keeps nothing large."""

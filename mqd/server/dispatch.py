@@ -217,6 +217,7 @@ class Dispatcher:
             connection.peer,
             now,
             connection.peer_node,
+            connection.principal,
             waits,
         )
 
