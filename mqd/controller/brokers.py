@@ -126,6 +126,8 @@ class Heartbeat:
     """The present serial of all its disks."""
     partitions_max: int = NOT_KNOWN
     """The partitions that its limit of open files allows. Earlier releases do not report it."""
+    metadata_version_max: int = 0
+    """The newest `mqd.metadata.version` that it supports. Releases before version 3 report 0."""
 
 
 class HeartbeatReply(NamedTuple):

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from mqd.controller.image import MetadataImage, TopicImage
+from mqd.controller.records import QuotaEntity
 from mqd.raft.snapshots import Work
+from mqd.security.acls import Acl
+from mqd.security.scram_credentials import ScramMechanism
 from mqd.types import NodeId, TopicPartition
 
 _PARTITIONS_PER_STEP = 1_000
@@ -33,6 +37,11 @@ class Delta:
     Overrides of created and of deleted topics are in it too.
     """
     brokers_changed: set[NodeId] = field(default_factory=set)
+    scram_credentials_changed: set[tuple[str, ScramMechanism]] = field(default_factory=set)
+    acls_deleted: dict[UUID, Acl] = field(default_factory=dict)
+    """Without those that the same command created."""
+    acls_created: dict[UUID, Acl] = field(default_factory=dict)
+    client_quotas_changed: set[QuotaEntity] = field(default_factory=set)
     _in_order: list[TopicPartition] | None = None
 
     def partitions_in_order(self) -> list[TopicPartition]:
@@ -80,5 +89,21 @@ def difference(old: MetadataImage, new: MetadataImage) -> Work[Delta]:
         node_id
         for node_id in old.brokers.keys() | new.brokers.keys()
         if old.brokers.get(node_id) != new.brokers.get(node_id)
+    }
+    yield
+    delta.scram_credentials_changed = {
+        key
+        for key in old.scram_credentials.keys() | new.scram_credentials.keys()
+        if old.scram_credentials.get(key) != new.scram_credentials.get(key)
+    }
+    yield
+    # an ACL never changes under its id
+    delta.acls_deleted = {acl_id: old.acls[acl_id] for acl_id in old.acls.keys() - new.acls.keys()}
+    delta.acls_created = {acl_id: new.acls[acl_id] for acl_id in new.acls.keys() - old.acls.keys()}
+    yield
+    delta.client_quotas_changed = {
+        entity
+        for entity in old.client_quotas.keys() | new.client_quotas.keys()
+        if old.client_quotas.get(entity) != new.client_quotas.get(entity)
     }
     return delta

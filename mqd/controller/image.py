@@ -16,12 +16,16 @@ from typing import Final
 from uuid import UUID
 
 from mqd.controller.part_sizes import empty_size
+from mqd.controller.records import QuotaEntity
+from mqd.security.acls import Acl
+from mqd.security.scram_credentials import ScramCredential, ScramMechanism
 from mqd.types import INTERNAL_TOPICS, NO_EPOCH, NodeId
 
 TOPIC: Final = "topic"
 NODE: Final = "node"
 GROUP: Final = "group"
 """Types of configured resources: the first half of a key of `MetadataImage.configs`."""
+_VERSIONS: Final = ("scram_version", "acls_version", "quotas_version")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,17 @@ class MetadataImage:
         """Replicas (topic id, partition, broker) whose log their broker has reported as unusable
         under its present registration.
         """
+        self.scram_credentials: dict[tuple[str, ScramMechanism], ScramCredential] = {}
+        """By user and mechanism."""
+        self.acls: dict[UUID, Acl] = {}
+        self.client_quotas: dict[QuotaEntity, dict[str, float]] = {}
+        """By entity: quota key to value. No dict is empty, and none is ever changed."""
+        self.scram_version = 0
+        self.acls_version = 0
+        self.quotas_version = 0
+        """Each rises with every change of its part, also by a snapshot: for caches. They are not
+        part of a snapshot, and differ between nodes.
+        """
         self.size = empty_size()
         """Bytes that the whole image counts for (size.py). `Room` compares them with the bound."""
         self.groups_size = 0
@@ -183,5 +198,8 @@ class MetadataImage:
 
     def become(self, fresh: MetadataImage) -> None:
         """Take over all content of `fresh`."""
+        versions = {name: getattr(self, name) + 1 for name in _VERSIONS}
         for name in vars(fresh):
             setattr(self, name, getattr(fresh, name))
+        for name, version in versions.items():
+            setattr(self, name, version)

@@ -21,6 +21,7 @@ from mqd.controller.operations import Operations
 from mqd.controller.session_watch import SessionWatch
 from mqd.errors import ErrorCode, MqError
 from mqd.io.clock import Clock
+from mqd.raft import versions
 from mqd.types import NO_EPOCH, NodeId
 
 _FENCED_POLL_S = 0.005
@@ -262,6 +263,7 @@ class BrokerLifecycle:
             want_shut_down=want_shut_down,
             disk_serial=self.disk_serial(),
             partitions_max=self.partitions_max(),
+            metadata_version_max=versions.NEWEST,
         )
         request = {
             "broker_id": self._node_id,
@@ -271,6 +273,7 @@ class BrokerLifecycle:
             "want_shut_down": want_shut_down,
             "disk_serial": op.disk_serial,
             "partitions_max": op.partitions_max,
+            "metadata_version_max": op.metadata_version_max,
         }
 
         async def here() -> Mapping[str, Any]:

@@ -53,6 +53,7 @@ from mqd.controller.result import ControllerResult
 from mqd.controller.size import SizeWatch
 from mqd.controller.sweeps import ReviewPartitions, decide_review_partitions
 from mqd.errors import ErrorCode, MqError
+from mqd.raft import versions
 from mqd.raft.machine import NotLeader, OutcomeUnknown, RaftStatus
 from mqd.types import NodeId
 from mqd.usage import Usage
@@ -149,6 +150,10 @@ class Operations:
         """Called after operations that may leave partitions without an election that is due."""
         self.partitions_max: dict[NodeId, int] = {}
         """How many partitions each broker can open, by its last heartbeat to this node."""
+        self.metadata_versions_max: dict[NodeId, int] = {node_id: versions.NEWEST}
+        """The newest metadata version that each broker supports, by its last heartbeat to this
+        node.
+        """
         self._one_at_a_time = trio.Lock()
         self._size_watch = SizeWatch()
 

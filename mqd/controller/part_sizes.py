@@ -10,6 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from mqd.controller.records import QuotaEntity
+from mqd.security.acls import Acl
+from mqd.security.scram_credentials import ScramCredential
+
 _EMPTY_BYTES: Final = 1_024
 """An image without content."""
 _TOPIC_BYTES: Final = 512
@@ -20,6 +24,11 @@ _RESOURCE_BYTES: Final = 256
 _OVERRIDE_BYTES: Final = 128
 _BROKER_BYTES: Final = 512
 _FEATURE_BYTES: Final = 128
+_CREDENTIAL_BYTES: Final = 256
+_ACL_BYTES: Final = 256
+_QUOTA_ENTITY_BYTES: Final = 128
+_QUOTA_BYTES: Final = 64
+"""A number has at most 24 characters."""
 _ESCAPED_MAX: Final = 6
 """Bytes of JSON for one byte of UTF-8: a control character is \\u0001."""
 
@@ -59,6 +68,31 @@ def broker_size(host: str, rack: str | None) -> int:
 
 def feature_size(name: str) -> int:
     return _FEATURE_BYTES + text_size(name)
+
+
+def credential_size(user: str, credential: ScramCredential) -> int:
+    secrets = len(credential.salt) + len(credential.stored_key) + len(credential.server_key)
+    return _CREDENTIAL_BYTES + text_size(user) + 2 * secrets
+
+
+def acl_size(acl: Acl) -> int:
+    return (
+        _ACL_BYTES + text_size(acl.resource_name) + text_size(acl.principal) + text_size(acl.host)
+    )
+
+
+def quotas_size(entity: QuotaEntity, quotas: Mapping[str, float]) -> int:
+    return quota_entity_size(entity) + sum(map(quota_size, quotas)) if quotas else 0
+
+
+def quota_entity_size(entity: QuotaEntity) -> int:
+    return _QUOTA_ENTITY_BYTES + sum(
+        text_size(kind) + text_size(name or "") for kind, name in entity
+    )
+
+
+def quota_size(key: str) -> int:
+    return _QUOTA_BYTES + text_size(key)
 
 
 def text_size(value: str) -> int:

@@ -12,17 +12,22 @@ from uuid import UUID
 
 from mqd.controller.record_fields import (
     FieldReader,
+    put_bytes,
     put_distance,
     put_node,
     put_nodes,
     put_nullable,
+    put_nullable_number,
     put_string,
     put_uvarint,
 )
 from mqd.controller.records import (
     AddPartitions,
     ChangePartitions,
+    CreateAcl,
     CreateTopic,
+    DeleteAcl,
+    DeleteScramCredential,
     DeleteTopic,
     FormatCluster,
     LoseReplicas,
@@ -33,13 +38,17 @@ from mqd.controller.records import (
     Placement,
     RegisterBroker,
     SetBrokerFencing,
+    SetClientQuotas,
     SetConfigs,
     SetFeature,
     SetNextProducerId,
+    SetScramCredential,
     ShutDownBroker,
     UnregisterBroker,
     UpdatePartitions,
 )
+from mqd.security.acls import Acl, Operation, PatternType, Permission, ResourceType
+from mqd.security.scram_credentials import ScramCredential, ScramMechanism
 from mqd.types import NO_EPOCH
 
 
@@ -161,6 +170,38 @@ def _put_indexes(out: bytearray, indexes: tuple[int, ...]) -> None:
         previous = put_distance(out, previous, index)
 
 
+def _put_credential(out: bytearray, value: ScramCredential) -> None:
+    put_uvarint(out, value.iterations)
+    for secret in (value.salt, value.stored_key, value.server_key):
+        put_bytes(out, secret)
+
+
+def _get_credential(reader: FieldReader) -> ScramCredential:
+    return ScramCredential(reader.uvarint(), reader.bytes_(), reader.bytes_(), reader.bytes_())
+
+
+def _put_acl(out: bytearray, acl: Acl) -> None:
+    put_uvarint(out, acl.resource_type)
+    put_string(out, acl.resource_name)
+    put_uvarint(out, acl.pattern_type)
+    put_string(out, acl.principal)
+    put_string(out, acl.host)
+    put_uvarint(out, acl.operation)
+    put_uvarint(out, acl.permission)
+
+
+def _get_acl(reader: FieldReader) -> Acl:
+    return Acl(
+        ResourceType(reader.uvarint()),
+        reader.string(),
+        PatternType(reader.uvarint()),
+        reader.string(),
+        reader.string(),
+        Operation(reader.uvarint()),
+        Permission(reader.uvarint()),
+    )
+
+
 UVARINT = Field(put_uvarint, FieldReader.uvarint)
 FLAG = Field(put_uvarint, lambda reader: reader.uvarint() == 1)
 STRING = Field(put_string, FieldReader.string)
@@ -173,6 +214,10 @@ PLACEMENTS = Field(_put_placements, _get_placements)
 CHANGES = Field(_put_changes, _get_changes)
 UPDATES = Field(_put_updates, _get_updates)
 INDEXES = Field(_put_indexes, lambda reader: tuple(reader.indexes()))
+NULLABLE_NUMBER = Field(put_nullable_number, FieldReader.nullable_number)
+MECHANISM = Field(put_uvarint, lambda reader: ScramMechanism(reader.uvarint()))
+CREDENTIAL = Field(_put_credential, _get_credential)
+ACL = Field(_put_acl, _get_acl)
 
 _FORMATS: dict[type, tuple[int, tuple[Field, ...]]] = {
     FormatCluster: (1, (STRING, _pairs(STRING, UVARINT))),
@@ -190,6 +235,11 @@ _FORMATS: dict[type, tuple[int, tuple[Field, ...]]] = {
     LoseReplicas: (13, (NODE, UVARINT, ID, INDEXES)),
     SetFeature: (14, (STRING, UVARINT)),
     NoteDiskSerial: (15, (NODE, UVARINT, UVARINT)),
+    SetScramCredential: (16, (STRING, MECHANISM, CREDENTIAL)),
+    DeleteScramCredential: (17, (STRING, MECHANISM)),
+    CreateAcl: (18, (ID, ACL)),
+    DeleteAcl: (19, (ID,)),
+    SetClientQuotas: (20, (_pairs(STRING, NULLABLE), _pairs(STRING, NULLABLE_NUMBER))),
 }
 """Type and fields of each record. Types are the format: never reuse one."""
 

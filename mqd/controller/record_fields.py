@@ -2,14 +2,18 @@
 
 uvarint  = LEB128; string = uvarint size, UTF-8; a nullable string has size + 1, null is 0;
 uuid     = 16 bytes; node = uvarint of the node id + 1, so that -1 has a value
+bytes    = uvarint size, bytes; number = 8 bytes, IEEE 754; a nullable one has a byte 0 or 1 first
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from uuid import UUID
 
 from mqd.types import NO_NODE, NodeId
+
+_NUMBER = struct.Struct(">d")
 
 
 def put_uvarint(out: bytearray, value: int) -> None:
@@ -30,6 +34,17 @@ def put_nullable(out: bytearray, value: str | None) -> None:
     data = b"" if value is None else value.encode()
     put_uvarint(out, 0 if value is None else len(data) + 1)
     out += data
+
+
+def put_bytes(out: bytearray, value: bytes) -> None:
+    put_uvarint(out, len(value))
+    out += value
+
+
+def put_nullable_number(out: bytearray, value: float | None) -> None:
+    out.append(value is not None)
+    if value is not None:
+        out += _NUMBER.pack(value)
 
 
 def put_node(out: bytearray, value: NodeId) -> None:
@@ -99,6 +114,15 @@ class FieldReader:
     def nullable(self) -> str | None:
         size = self.uvarint()
         return self.take(size - 1).decode() if size else None
+
+    def bytes_(self) -> bytes:
+        return self.take(self.uvarint())
+
+    def nullable_number(self) -> float | None:
+        if not self.uvarint():
+            return None
+        number: float = _NUMBER.unpack(self.take(_NUMBER.size))[0]
+        return number
 
     def uuid(self) -> UUID:
         return UUID(bytes=self.take(16))

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
+from mqd.security.acls import Acl
+from mqd.security.scram_credentials import ScramCredential, ScramMechanism
 from mqd.types import NO_EPOCH, NodeId
 
 
@@ -191,6 +193,52 @@ class SetNextProducerId:
     next_producer_id: int
 
 
+QuotaEntity = tuple[tuple[str, str | None], ...]
+"""Whom a client quota limits: pairs of entity type ("user", "client-id" or "ip") and name, sorted
+by type. A name of None is the default of its type.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SetScramCredential:
+    """A new or another credential of one user and mechanism. Metadata version 3."""
+
+    user: str
+    mechanism: ScramMechanism
+    credential: ScramCredential
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteScramCredential:
+    """The user can no longer log in with this mechanism. Metadata version 3."""
+
+    user: str
+    mechanism: ScramMechanism
+
+
+@dataclass(frozen=True, slots=True)
+class CreateAcl:
+    """A new rule. Its id is unique in the cluster. Metadata version 3."""
+
+    acl_id: UUID
+    acl: Acl
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteAcl:
+    """Metadata version 3."""
+
+    acl_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class SetClientQuotas:
+    """Quotas of one entity; a value of None removes the key. Metadata version 3."""
+
+    entity: QuotaEntity
+    changes: tuple[tuple[str, float | None], ...]
+
+
 MetadataRecord = (
     FormatCluster
     | RegisterBroker
@@ -207,4 +255,9 @@ MetadataRecord = (
     | LoseReplicas
     | SetFeature
     | NoteDiskSerial
+    | SetScramCredential
+    | DeleteScramCredential
+    | CreateAcl
+    | DeleteAcl
+    | SetClientQuotas
 )

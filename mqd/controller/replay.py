@@ -16,7 +16,10 @@ from mqd.controller.partition_state import updated
 from mqd.controller.records import (
     AddPartitions,
     ChangePartitions,
+    CreateAcl,
     CreateTopic,
+    DeleteAcl,
+    DeleteScramCredential,
     DeleteTopic,
     FormatCluster,
     LoseReplicas,
@@ -25,9 +28,11 @@ from mqd.controller.records import (
     Placement,
     RegisterBroker,
     SetBrokerFencing,
+    SetClientQuotas,
     SetConfigs,
     SetFeature,
     SetNextProducerId,
+    SetScramCredential,
     ShutDownBroker,
     UnregisterBroker,
     UpdatePartitions,
@@ -249,6 +254,52 @@ def _set_next_producer_id(
     image.next_producer_id = record.next_producer_id
 
 
+def _set_scram_credential(
+    image: MetadataImage, record: SetScramCredential, index: int, delta: Delta
+) -> None:
+    key = (record.user, record.mechanism)
+    image.scram_credentials[key] = record.credential
+    image.scram_version += 1
+    delta.scram_credentials_changed.add(key)
+
+
+def _delete_scram_credential(
+    image: MetadataImage, record: DeleteScramCredential, index: int, delta: Delta
+) -> None:
+    key = (record.user, record.mechanism)
+    del image.scram_credentials[key]
+    image.scram_version += 1
+    delta.scram_credentials_changed.add(key)
+
+
+def _create_acl(image: MetadataImage, record: CreateAcl, index: int, delta: Delta) -> None:
+    assert record.acl_id not in image.acls, record
+    image.acls[record.acl_id] = record.acl
+    image.acls_version += 1
+    delta.acls_created[record.acl_id] = record.acl
+
+
+def _delete_acl(image: MetadataImage, record: DeleteAcl, index: int, delta: Delta) -> None:
+    acl = image.acls.pop(record.acl_id)
+    image.acls_version += 1
+    if delta.acls_created.pop(record.acl_id, None) is None:
+        delta.acls_deleted[record.acl_id] = acl
+
+
+def _set_client_quotas(
+    image: MetadataImage, record: SetClientQuotas, index: int, delta: Delta
+) -> None:
+    # a new object: a snapshot may still use the old one
+    quotas = {**image.client_quotas.get(record.entity, {}), **dict(record.changes)}
+    present = {key: value for key, value in quotas.items() if value is not None}
+    if present:
+        image.client_quotas[record.entity] = present
+    else:
+        image.client_quotas.pop(record.entity, None)
+    image.quotas_version += 1
+    delta.client_quotas_changed.add(record.entity)
+
+
 _REPLAY: dict[type, Callable[[MetadataImage, Any, int, Delta], None]] = {
     FormatCluster: _format_cluster,
     RegisterBroker: _register_broker,
@@ -265,4 +316,9 @@ _REPLAY: dict[type, Callable[[MetadataImage, Any, int, Delta], None]] = {
     NoteDiskSerial: _note_disk_serial,
     LoseReplicas: _lose_replicas,
     SetFeature: _set_feature,
+    SetScramCredential: _set_scram_credential,
+    DeleteScramCredential: _delete_scram_credential,
+    CreateAcl: _create_acl,
+    DeleteAcl: _delete_acl,
+    SetClientQuotas: _set_client_quotas,
 }

@@ -149,6 +149,12 @@ class ControllerService:
         """Handle the heartbeat of a broker; see `SessionWatch.heartbeat`."""
         return await self.session_watch.heartbeat(op)
 
+    def metadata_version_max(self, node_id: NodeId) -> int:
+        """The newest metadata version that a broker reported with its last heartbeat to this node;
+        0 for none.
+        """
+        return self.operations.metadata_versions_max.get(node_id, 0)
+
     async def _rebalance_leaders(self) -> None:
         """While this node is the controller: return partitions to their preferred leaders at
         intervals.

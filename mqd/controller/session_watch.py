@@ -103,6 +103,7 @@ class SessionWatch:
         decision = decide_heartbeat(self._operations.image, op, self._operations.options())
         self._sessions.touch(op.node_id, now)
         self._operations.partitions_max[op.node_id] = op.partitions_max
+        self._operations.metadata_versions_max[op.node_id] = op.metadata_version_max
         reply = decision.reply if not decision.records else await self._operations.submit(op)
         assert isinstance(reply, HeartbeatReply)
         return reply._replace(metadata_index=self._operations.image.index)

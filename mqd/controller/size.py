@@ -3,7 +3,8 @@
 `growth` is the one definition: the image adds it up while it applies records, and a decision
 calculates it before it adds a record. `part_sizes.py` has the bytes of each part.
 
-What may grow: topics, partitions, replica sets, overrides, brokers. Bounded by themselves: features
+What may grow: topics, partitions, replica sets, overrides, brokers, SCRAM credentials, ACLs, client
+quotas. Bounded by themselves: features
 (a fixed set of names), producer ids (one number), lost replicas (counted with the replica). Voters
 are not here: raft/voters.py bounds their number. Observers are in the peers file.
 
@@ -19,25 +20,33 @@ from typing import Final
 from mqd.controller.image import GROUP, NODE, MetadataImage
 from mqd.controller.part_sizes import (
     REPLICA_BYTES,
+    acl_size,
     broker_size,
+    credential_size,
     empty_size,
     feature_size,
     override_size,
     overrides_size,
     partition_size,
+    quotas_size,
     resource_size,
     text_size,
     topic_size,
 )
 from mqd.controller.records import (
     AddPartitions,
+    CreateAcl,
     CreateTopic,
+    DeleteAcl,
+    DeleteScramCredential,
     DeleteTopic,
     FormatCluster,
     MetadataRecord,
     RegisterBroker,
+    SetClientQuotas,
     SetConfigs,
     SetFeature,
+    SetScramCredential,
     UnregisterBroker,
     UpdatePartitions,
 )
@@ -179,6 +188,21 @@ def growth(image: MetadataImage, record: MetadataRecord) -> int:
                 - text_size(image.cluster_id)
                 + sum(map(feature_size, added))
             )
+        case SetScramCredential():
+            replaced = image.scram_credentials.get((record.user, record.mechanism))
+            return credential_size(record.user, record.credential) - (
+                0 if replaced is None else credential_size(record.user, replaced)
+            )
+        case DeleteScramCredential():
+            return -credential_size(
+                record.user, image.scram_credentials[record.user, record.mechanism]
+            )
+        case CreateAcl():
+            return acl_size(record.acl)
+        case DeleteAcl():
+            return -acl_size(image.acls[record.acl_id])
+        case SetClientQuotas():
+            return _quotas_growth(image, record)
         case _:
             return 0
 
@@ -200,6 +224,18 @@ def recount(image: MetadataImage) -> int:
         + configs
         + brokers
         + sum(map(feature_size, image.features))
+        + _recount_security(image)
+    )
+
+
+def _recount_security(image: MetadataImage) -> int:
+    return (
+        sum(
+            credential_size(user, credential)
+            for (user, _), credential in image.scram_credentials.items()
+        )
+        + sum(map(acl_size, image.acls.values()))
+        + sum(quotas_size(entity, quotas) for entity, quotas in image.client_quotas.items())
     )
 
 
@@ -210,6 +246,13 @@ def recount_groups(image: MetadataImage) -> int:
         for (kind, name), overrides in image.configs.items()
         if kind == GROUP
     )
+
+
+def _quotas_growth(image: MetadataImage, record: SetClientQuotas) -> int:
+    before = image.client_quotas.get(record.entity, {})
+    changed = {**before, **dict(record.changes)}
+    after = {key: value for key, value in changed.items() if value is not None}
+    return quotas_size(record.entity, after) - quotas_size(record.entity, before)
 
 
 def _config_growth(image: MetadataImage, record: SetConfigs) -> int:

@@ -6,12 +6,14 @@ them beside the event loop.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
 from mqd.controller.delta import Delta, difference
 from mqd.controller.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
+from mqd.controller.records import QuotaEntity
 from mqd.controller.size import recount, recount_groups
 from mqd.controller.snapshot_json import (
     JsonReader,
@@ -23,11 +25,16 @@ from mqd.controller.snapshot_json import (
     json_text,
 )
 from mqd.raft.snapshots import Work, all_steps
+from mqd.security.acls import Acl, Operation, PatternType, Permission, ResourceType
+from mqd.security.scram_credentials import ScramCredential, ScramMechanism
 from mqd.types import NodeId
 
 _SNAPSHOT_FORMAT = 2
-_SNAPSHOT_FORMATS_READ = (1, 2)
-"""Format 1 lacks reassignments, controlled shutdowns and lost replicas."""
+_SNAPSHOT_FORMAT_OF_SECURITY = 3
+_SNAPSHOT_FORMATS_READ = (1, 2, 3)
+"""Format 1 lacks reassignments, controlled shutdowns and lost replicas. Format 3 has SCRAM
+credentials, ACLs or client quotas, which exist only from metadata version 3 on (I49).
+"""
 _SNAPSHOT_KEYS = (
     "brokers",
     "cluster_id",
@@ -40,7 +47,7 @@ _SNAPSHOT_KEYS = (
 )
 _TOPICS = "topics"
 _PARTITIONS = "partitions"
-_LISTS = ("configs", "lost")
+_LISTS = ("acls", "client_quotas", "configs", "lost", "scram_credentials")
 
 # -- writing
 
@@ -56,8 +63,9 @@ def snapshot_pieces(image: MetadataImage) -> Iterator[bytes]:
     Their content is that of the time of this call. Any thread may make them, each in some
     milliseconds.
     """
+    secured = image.acls or image.client_quotas or image.scram_credentials
     text = snapshot_text(
-        version=_SNAPSHOT_FORMAT,
+        version=_SNAPSHOT_FORMAT_OF_SECURITY if secured else _SNAPSHOT_FORMAT,
         index=image.index,
         cluster_id=image.cluster_id,
         features=dict(image.features),
@@ -68,6 +76,9 @@ def snapshot_pieces(image: MetadataImage) -> Iterator[bytes]:
         ],
         configs=list(image.configs.items()),
         lost_replicas=list(image.lost_replicas),
+        acls=list(image.acls.items()),
+        client_quotas=list(image.client_quotas.items()),
+        scram_credentials=list(image.scram_credentials.items()),
     )
     return deflated(text)
 
@@ -83,6 +94,9 @@ def snapshot_text(
     topics: list[tuple[str, UUID, tuple[PartitionImage, ...]]],
     configs: list[tuple[tuple[str, str], dict[str, str]]],
     lost_replicas: list[tuple[UUID, int, NodeId]],
+    acls: list[tuple[UUID, Acl]],
+    client_quotas: list[tuple[QuotaEntity, dict[str, float]]],
+    scram_credentials: list[tuple[tuple[str, ScramMechanism], ScramCredential]],
 ) -> Iterator[str]:
     """One JSON object with its keys in order, in parts. The arguments must not change meanwhile."""
     broker_rows = [
@@ -100,7 +114,18 @@ def snapshot_text(
         + ([b.disk_serial] if b.disk_serial else [])  # metadata version 1 lacks it
         for b in sorted(brokers, key=lambda broker: broker.node_id)
     ]
-    yield f'{{"brokers":{json_text(broker_rows)},"cluster_id":{json_text(cluster_id)},"configs":['
+    yield "{"
+    if acls:
+        rows = ([acl_id.hex, *acl] for acl_id, acl in in_order(acls))
+        yield from _named_rows("acls", rows)
+    yield f'"brokers":{json_text(broker_rows)},'
+    if client_quotas:
+        # a default has no name, and None does not compare with names
+        ordered = in_order([(json_text(entity), quotas) for entity, quotas in client_quotas])
+        yield from _named_rows(
+            "client_quotas", ([json.loads(entity), quotas] for entity, quotas in ordered)
+        )
+    yield f'"cluster_id":{json_text(cluster_id)},"configs":['
     for number, (key, values) in enumerate(in_order(configs)):
         yield f"{',' if number else ''}{json_text([*key, values])}"
     yield f'],"features":{json_text(features)},"format":{version},"index":{index},"lost":['
@@ -108,7 +133,22 @@ def snapshot_text(
         [topic_id.hex, partition, node_id]
         for topic_id, partition, node_id in in_order(lost_replicas)
     )
-    yield f'],"next_producer_id":{next_producer_id},"topics":['
+    yield f'],"next_producer_id":{next_producer_id},'
+    if scram_credentials:
+        yield from _named_rows(
+            "scram_credentials",
+            (
+                [
+                    *key,
+                    credential.iterations,
+                    credential.salt.hex(),
+                    credential.stored_key.hex(),
+                    credential.server_key.hex(),
+                ]
+                for key, credential in _credentials_in_order(scram_credentials)
+            ),
+        )
+    yield '"topics":['
     for number, (name, topic_id, partitions) in enumerate(in_order(topics)):
         yield f'{"," if number else ""}[{json_text(name)},"{topic_id.hex}",['
         yield from json_rows(
@@ -127,6 +167,21 @@ def snapshot_text(
         )
         yield "]]"
     yield "]}"
+
+
+def _named_rows(key: str, rows: Iterable[Sequence[Any]]) -> Iterator[str]:
+    """A key whose value is an array, with the comma behind it."""
+    yield f'"{key}":['
+    yield from json_rows(rows)
+    yield "],"
+
+
+def _credentials_in_order(
+    scram_credentials: list[tuple[tuple[str, ScramMechanism], ScramCredential]],
+) -> Iterator[tuple[tuple[str, ScramMechanism], ScramCredential]]:
+    """By user and mechanism: credentials themselves do not compare."""
+    by_key = dict(scram_credentials)
+    return ((key, by_key[key]) for key in in_order(list(by_key)))
 
 
 # -- reading
@@ -200,6 +255,25 @@ def _fill(image: MetadataImage, key: str, values: list[Any]) -> None:
         case "configs", rows:
             for resource_type, resource_name, overrides in rows:
                 image.configs[resource_type, resource_name] = dict(overrides)
+        case "scram_credentials", rows:
+            for user, mechanism, iterations, *secrets in rows:
+                image.scram_credentials[user, ScramMechanism(mechanism)] = ScramCredential(
+                    iterations, *map(bytes.fromhex, secrets)
+                )
+        case "acls", rows:
+            for acl_id, kind, name, pattern, principal, host, operation, permission in rows:
+                image.acls[UUID(acl_id)] = Acl(
+                    ResourceType(kind),
+                    name,
+                    PatternType(pattern),
+                    principal,
+                    host,
+                    Operation(operation),
+                    Permission(permission),
+                )
+        case "client_quotas", rows:
+            for entity, quotas in rows:
+                image.client_quotas[tuple((kind, name) for kind, name in entity)] = dict(quotas)
         case "lost", rows:
             image.lost_replicas.update(
                 (UUID(topic_id), partition, node_id) for topic_id, partition, node_id in rows
@@ -209,7 +283,7 @@ def _fill(image: MetadataImage, key: str, values: list[Any]) -> None:
 def parsed(text: str) -> Iterator[tuple[str, list[Any]]]:
     """The object that `snapshot_text` wrote, in parts: (key, values). Raises ValueError.
 
-    `configs` and `lost` come without values first, then some elements at a time. So does `topics`,
+    The keys of `_LISTS` come without values first, then some elements at a time. So does `topics`,
     with name and id of one topic at a time, and some rows at a time of its `partitions` behind it.
     Any other key has one value.
     """

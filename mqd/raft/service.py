@@ -214,8 +214,10 @@ class RaftService:
         node = self._node
         return node is not None and versions.allows_handshake_v2(node.metadata_version)
 
-    def runs_newest(self, node_id: int) -> bool:
-        """Whether the newest known process of a node supports the newest metadata version."""
+    def speaks_handshake_v3(self, node_id: int) -> bool:
+        """Whether the newest known process of a node has used handshake version 3, so that it
+        supports metadata version 2 at least.
+        """
         return node_id == self._node_id or self.peer_links.handshakes.versions.speaks_v3(node_id)
 
     def no_connection_reason(self, node_id: int) -> str:

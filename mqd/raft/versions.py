@@ -6,18 +6,19 @@ finalizes the new version, every node of the cluster must be able to read what a
     version 1    log entries: commands and no-ops; handshakes: version 2 (handshake_v2.py) or 3
     version 2    log entries: voter sets, too (voters.py); handshakes: version 3 only;
                  commands: disk serials, too (controller/records.py)
+    version 3    commands: SCRAM credentials, ACLs and client quotas, too (controller/records.py)
 
 A node knows the version from the metadata that it has applied, and from the highest one that it
 ever applied, in its quorum-state: after a restart the log waits to be applied until a leader is
-known. A quorum-state that the previous release wrote names none and means version 1. A node that
-was formatted by this release knows none, and behaves as in the newest one until it has applied
+known. A quorum-state that the release of version 1 wrote names none and means version 1. A node
+that was formatted by this release knows none, and behaves as in the newest one until it has applied
 another: it uses only handshake version 3. The version never decreases, so a downgrade to the
 previous release is impossible.
 """
 
 from __future__ import annotations
 
-NEWEST = 2
+NEWEST = 3
 FEATURE = "mqd.metadata.version"
 
 
@@ -37,6 +38,11 @@ def allows_voter_sets(version: int) -> bool:
 def allows_disk_serials(version: int) -> bool:
     """Whether commands and snapshots of the metadata may contain disk serials."""
     return version >= 2
+
+
+def allows_security(version: int) -> bool:
+    """Whether commands and snapshots may contain SCRAM credentials, ACLs and client quotas."""
+    return version >= 3
 
 
 def allows_handshake_v2(version: int) -> bool:

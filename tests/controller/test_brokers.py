@@ -50,7 +50,7 @@ def test_the_first_registration_formats_the_log() -> None:
     register(replica, 1)
     assert replica.image.cluster_id == CLUSTER
     assert replica.image.features == {
-        "mqd.metadata.version": 2,
+        "mqd.metadata.version": 3,
         "group.version": 1,
         "transaction.version": 2,
     }

@@ -16,6 +16,8 @@ from mqd.limits import (
     METADATA_COMMAND_ROWS,
     RAFT_COMMAND_BYTES_MAX,
 )
+from mqd.security.acls import Acl, Operation, PatternType, Permission, ResourceType
+from mqd.security.scram_credentials import ScramCredential, ScramMechanism
 from mqd.types import NodeId
 
 nodes = st.integers(0, 2**31 - 1).map(NodeId)
@@ -30,6 +32,19 @@ maybe_nodes = st.none() | node_tuples
 updates = st.dictionaries(
     st.integers(0, 10**6), st.tuples(st.none() | leaders, *[maybe_nodes] * 6), max_size=20
 ).map(lambda rows: tuple(r.PartitionUpdate(index, *rows[index]) for index in sorted(rows)))
+mechanisms = st.sampled_from(ScramMechanism)
+secrets = st.binary(max_size=64)
+credentials = st.builds(ScramCredential, st.integers(0, 2**31 - 1), secrets, secrets, secrets)
+acls = st.builds(
+    Acl,
+    st.sampled_from(ResourceType),
+    texts,
+    st.sampled_from(PatternType),
+    texts,
+    texts,
+    st.sampled_from(Operation),
+    st.sampled_from(Permission),
+)
 any_record = st.one_of(
     st.builds(r.FormatCluster, texts, st.lists(st.tuples(texts, st.integers(0, 100))).map(tuple)),
     st.builds(
@@ -66,6 +81,15 @@ any_record = st.one_of(
     ),
     st.builds(r.SetConfigs, texts, texts, st.lists(st.tuples(texts, st.none() | texts)).map(tuple)),
     st.builds(r.SetNextProducerId, st.integers(0, 2**63 - 1)),
+    st.builds(r.SetScramCredential, texts, mechanisms, credentials),
+    st.builds(r.DeleteScramCredential, texts, mechanisms),
+    st.builds(r.CreateAcl, st.uuids(), acls),
+    st.builds(r.DeleteAcl, st.uuids()),
+    st.builds(
+        r.SetClientQuotas,
+        st.lists(st.tuples(texts, st.none() | texts)).map(tuple),
+        st.lists(st.tuples(texts, st.none() | st.floats(0.0))).map(tuple),
+    ),
 )
 commands = st.builds(c.Command, st.integers(0, 2**62), st.lists(any_record, max_size=8).map(tuple))
 

@@ -80,7 +80,7 @@ def test_a_refused_request_changes_nothing() -> None:
 def test_the_metadata_version_rises_when_all_nodes_support_it_and_never_falls() -> None:
     replica = with_brokers(1, 2)
     name = "mqd.metadata.version"
-    assert "cannot be downgraded from 2" in refusal(replica, 1, UpgradeType.UNSAFE_DOWNGRADE, name)
+    assert "cannot be downgraded from 3" in refusal(replica, 2, UpgradeType.UNSAFE_DOWNGRADE, name)
     replica.image.features[name] = 1
     op = UpdateFeatures((FeatureUpdate(name, 2, UpgradeType.UPGRADE),), behind=(NodeId(2),))
     with pytest.raises(MqError, match="node 2 runs a release that supports it: start it"):

@@ -34,10 +34,21 @@ from mqd.controller.delta import Delta
 from mqd.controller.image import MetadataImage, PartitionImage
 from mqd.controller.machine import MetadataMachine
 from mqd.controller.producer_ids import AllocateProducerIds, decide_allocate_producer_ids
-from mqd.controller.records import CreateTopic, DeleteTopic, Placement
+from mqd.controller.records import (
+    CreateAcl,
+    CreateTopic,
+    DeleteAcl,
+    DeleteScramCredential,
+    DeleteTopic,
+    Placement,
+    SetClientQuotas,
+    SetScramCredential,
+)
 from mqd.controller.size import recount, recount_groups
 from mqd.controller.snapshot import encode_snapshot
 from mqd.errors import MqError
+from mqd.security.acls import Acl, Operation, PatternType, Permission, ResourceType
+from mqd.security.scram_credentials import ScramCredential, ScramMechanism
 from mqd.types import NO_NODE, NodeId, TopicPartition
 from tests.controller.cluster import (
     CLUSTER,
@@ -60,7 +71,39 @@ steps = st.one_of(
     st.tuples(st.just("beat"), brokers, st.booleans()),
     st.tuples(st.just("expire"), brokers, st.none()),
     st.tuples(st.just("ids"), brokers, st.none()),
+    st.tuples(st.just("scram"), names, st.sampled_from([b"", b"salt", b"x" * 64, None])),
+    st.tuples(st.just("acl"), names, st.booleans()),
+    st.tuples(st.just("quota"), names, st.sampled_from([1024.0, 0.1, 1e300, None])),
 )
+USER = ("alice", ScramMechanism.SHA_256)
+
+
+def acl(name: str) -> Acl:
+    return Acl(
+        ResourceType.TOPIC,
+        name,
+        PatternType.LITERAL,
+        'User:\u00e4"',
+        "*",
+        Operation.READ,
+        Permission.ALLOW,
+    )
+
+
+def security_step(image: MetadataImage, kind: str, what: Any, value: Any) -> list[Any]:
+    if kind == "scram" and value is not None:
+        credential = ScramCredential(4096, value, value, value)
+        return [SetScramCredential(what, ScramMechanism.SHA_512, credential)]
+    if kind == "scram":
+        known = (what, ScramMechanism.SHA_512) in image.scram_credentials
+        return [DeleteScramCredential(what, ScramMechanism.SHA_512)] if known else []
+    if kind == "quota":
+        entities = ((("user", what),), (("client-id", None), ("user", what)))
+        return [SetClientQuotas(entity, (("request_percentage", value),)) for entity in entities]
+    acl_id = UUID(bytes=what.encode().ljust(16))
+    if value and acl_id not in image.acls:
+        return [CreateAcl(acl_id, acl(what))]
+    return [DeleteAcl(acl_id)] if not value and acl_id in image.acls else []
 
 
 def step(replica: Replica, kind: str, what: Any, value: Any, count: int) -> None:
@@ -86,8 +129,10 @@ def step(replica: Replica, kind: str, what: Any, value: Any, count: int) -> None
             replica.run(decide_heartbeat, Heartbeat(what, epoch, image.index, want_fence=value))
         elif kind == "expire":
             replica.run(decide_expire, ExpireSessions(((what, epoch),)))
-        else:
+        elif kind == "ids":
             replica.run(decide_allocate_producer_ids, AllocateProducerIds(what, epoch))
+        elif records := security_step(image, kind, what, value):
+            replica.commit(records)
     except MqError:
         pass
 
@@ -147,6 +192,49 @@ def test_replicas_agree_by_commands_and_by_snapshots(
     assert state(leader.image) == state(follower.image) == state(late.image)
     assert encode_snapshot(leader.image) == encode_snapshot(late.image)
     assert vars(late.image)["_names"].keys() <= vars(leader.image)["_names"].keys()
+
+
+def test_deltas_and_versions_of_credentials_acls_and_quotas() -> None:
+    replica, behind = with_brokers(1), MetadataMachine()
+    behind.restore(encode_snapshot(replica.image))
+    deltas: list[Delta] = []
+    replica.machine.subscribe(lambda delta, image: deltas.append(delta))
+    behind.subscribe(lambda delta, image: deltas.append(delta))
+    versions = behind.image.acls_version
+    one, two, entity = UUID(int=1), UUID(int=2), (("user", None),)
+    replica.commit(
+        [
+            SetScramCredential(*USER, ScramCredential(4096, b"s", b"k", b"v")),
+            CreateAcl(one, acl("a")),
+            CreateAcl(two, acl("b")),
+            DeleteAcl(two),
+            SetClientQuotas(entity, (("producer_byte_rate", 5.0),)),
+        ]
+    )
+    behind.restore(encode_snapshot(replica.image))
+    for delta in deltas:
+        assert delta.scram_credentials_changed == {USER}
+        assert delta.acls_created == {one: acl("a")} and not delta.acls_deleted
+        assert delta.client_quotas_changed == {entity}
+    image = replica.image
+    assert (image.scram_version, image.acls_version, image.quotas_version) == (1, 3, 1)
+    assert behind.image.acls_version == versions + 1
+    replica.commit([DeleteScramCredential(*USER), DeleteAcl(one)])
+    assert deltas[2].scram_credentials_changed == {USER}
+    assert deltas[2].acls_deleted == {one: acl("a")} and not deltas[2].acls_created
+
+
+def test_a_snapshot_without_security_has_the_format_of_the_previous_release() -> None:
+    replica = with_brokers(1)
+    assert state(replica.image)["format"] == 2
+    assert not {"acls", "client_quotas", "scram_credentials"} & state(replica.image).keys()
+    replica.commit([CreateAcl(UUID(int=1), acl("a"))])
+    assert state(replica.image)["format"] == 3
+
+
+def test_no_representation_shows_a_secret() -> None:
+    record = SetScramCredential(*USER, ScramCredential(4096, b"sesame", b"sesame", b"sesame"))
+    assert "sesame" not in repr(record) and b"sesame".hex() not in repr(record)
 
 
 def test_a_command_of_an_outdated_controller_is_skipped() -> None:
@@ -215,7 +303,7 @@ def test_a_snapshot_over_a_live_image_returns_the_difference() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [b"", b"x", zlib.compress(b"[]"), zlib.compress(b'{"format":3}'), zlib.compress(b"{}")]
+    "wrong", [b"", b"x", zlib.compress(b"[]"), zlib.compress(b'{"format":4}'), zlib.compress(b"{}")]
 )
 def test_malformed_snapshots_change_nothing(wrong: bytes) -> None:
     replica = with_brokers(1)

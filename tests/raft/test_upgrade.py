@@ -58,6 +58,7 @@ def test_the_version_in_force() -> None:
     assert versions.in_force(2, 1) == versions.in_force(1, 2) == 2
     assert versions.allows_handshake_v2(1) and not versions.allows_voter_sets(1)
     assert versions.allows_voter_sets(2) and not versions.allows_handshake_v2(2)
+    assert versions.allows_security(3) and not versions.allows_security(2)
 
 
 def test_a_state_of_the_previous_release_means_version_1_and_stays_readable() -> None:
@@ -65,7 +66,7 @@ def test_a_state_of_the_previous_release_means_version_1_and_stays_readable() ->
     assert old == formats.QuorumState(
         "c", 1, UUID(int=5), 7, 2, intact=True, voters=None, forced=None, metadata_version=1
     )
-    for version in (None, 1, 2):
+    for version in (None, 1, 2, 3):
         state = replace(old, metadata_version=version, voters=THREE)
         assert formats.decode_state(formats.encode_state(state)) == state
 
@@ -267,7 +268,13 @@ async def test_nodes_of_both_releases_form_a_quorum_before_finalization(
         await voters.services[leader].propose(b"one")
         await until(lambda: all(voters.machines[i].commands == [b"one"] for i in (1, 2, 3)))
         new = voters.services[1]
-        await until(lambda: not new.runs_newest(3) and new.runs_newest(2) and new.runs_newest(1))
+        await until(
+            lambda: (
+                not new.speaks_handshake_v3(3)
+                and new.speaks_handshake_v3(2)
+                and new.speaks_handshake_v3(1)
+            )
+        )
         await until(lambda: all(len(voters.services[i].status().connected) == 2 for i in (1, 2, 3)))
         assert any(
             "a node runs the previous release node=3" in record.message for record in caplog.records
@@ -276,7 +283,12 @@ async def test_nodes_of_both_releases_form_a_quorum_before_finalization(
         voters.kill(3)
         voters.make = RaftService
         await voters.start(3)
-        await until(lambda: voters.services[1].runs_newest(3) and voters.services[2].runs_newest(3))
+        await until(
+            lambda: (
+                voters.services[1].speaks_handshake_v3(3)
+                and voters.services[2].speaks_handshake_v3(3)
+            )
+        )
         leader = await voters.wait_leader()
         level[0] = 2
         await voters.services[leader].propose(b"two")

@@ -20,6 +20,8 @@ REQUEST = message(
     field("disk_serial", INT64, since=1, tag=10_000, default=0),  # only mqd has it
     # how many its file descriptors allow; only mqd has it
     field("partitions_max", INT32, since=1, tag=10_001, default=-1),
+    # the newest mqd.metadata.version that it supports; only mqd has it
+    field("metadata_version_max", INT16, since=1, tag=10_002, default=0),
 )
 
 RESPONSE = message(

@@ -27,6 +27,7 @@ async def handle(context: Context, request: Any) -> dict[str, Any]:
             request.want_shut_down,
             request.disk_serial,
             request.partitions_max,
+            request.metadata_version_max,
         )
     )
     return {

@@ -12,8 +12,10 @@ from typing import Any
 
 from mqd.controller.features import FeatureUpdate, UpdateFeatures, UpgradeType
 from mqd.errors import ErrorCode, MqError
-from mqd.server.context import Context
+from mqd.raft.versions import FEATURE as METADATA_VERSION
+from mqd.server.context import Context, Node
 from mqd.server.handlers.admin import at_controller
+from mqd.types import NodeId
 
 _UPDATES_MAX = 100
 
@@ -33,8 +35,11 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
 
     async def here() -> Mapping[str, Any]:
         node = context.node
+        wanted = max((level for name, level, _ in updates if name == METADATA_VERSION), default=0)
         behind = tuple(
-            node_id for node_id in sorted(node.image.brokers) if not node.raft.runs_newest(node_id)
+            node_id
+            for node_id in sorted(node.image.brokers)
+            if _metadata_version_max(node, node_id) < wanted
         )
         await node.controller.submit(UpdateFeatures(tuple(updates), request.validate_only, behind))
         return {
@@ -47,6 +52,13 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         }
 
     return await at_controller(context, request, here, request.timeout_ms)
+
+
+def _metadata_version_max(node: Node, node_id: NodeId) -> int:
+    """The newest `mqd.metadata.version` that the newest known process of a node supports."""
+    reported = node.controller.metadata_version_max(node_id)
+    # releases before version 3 report none
+    return reported or (2 if node.raft.speaks_handshake_v3(node_id) else 1)
 
 
 def failed(request: Any, error: MqError) -> dict[str, Any]:

@@ -103,6 +103,6 @@ async def running_node(**options: str) -> AsyncIterator[FakeNode]:
             controller=controller,
             quorum=quorum,
             replica=SimpleNamespace(in_contact=True),
-            raft=SimpleNamespace(runs_newest=lambda _node_id: True),
+            raft=SimpleNamespace(speaks_handshake_v3=lambda _node_id: True),
         )
         nursery.cancel_scope.cancel()

@@ -178,9 +178,9 @@ async def test_a_broker_is_unregistered() -> None:
 @pytest.mark.parametrize(
     ("name", "level", "kind", "code"),
     [
-        ("mqd.metadata.version", 2, 1, 0),
-        ("mqd.metadata.version", 1, 2, 95),
-        ("mqd.metadata.version", 3, 1, 95),
+        ("mqd.metadata.version", 3, 1, 0),
+        ("mqd.metadata.version", 2, 2, 95),
+        ("mqd.metadata.version", 4, 1, 95),
         ("mqd.metadata.version", 0, 1, 95),
         ("mqd.metadata.version", 0, 2, 95),
         ("metadata.version", 25, 1, 95),
@@ -196,11 +196,16 @@ async def test_features(name: str, level: int, kind: int, code: int) -> None:
         assert response.error_code == code
 
 
-async def test_a_version_that_a_node_does_not_support_is_not_finalized() -> None:
+@pytest.mark.parametrize("level", [2, 3])
+async def test_a_version_that_a_node_does_not_support_is_not_finalized(level: int) -> None:
     async with running_node() as node:
         node.image.features["mqd.metadata.version"] = 1
-        node.raft.runs_newest = lambda node_id: node_id != 1
-        updates = [{"feature": "mqd.metadata.version", "max_version_level": 2, "upgrade_type": 1}]
+        reported = node.controller.operations.metadata_versions_max
+        reported[NodeId(1)] = 0
+        node.raft.speaks_handshake_v3 = lambda _node_id: level > 2
+        updates = [
+            {"feature": "mqd.metadata.version", "max_version_level": level, "upgrade_type": 1}
+        ]
         for validate_only in (True, False):
             response = await node.request(
                 "update_features",
@@ -214,11 +219,14 @@ async def test_a_version_that_a_node_does_not_support_is_not_finalized() -> None
                 and "that node 1 runs a release that supports it: start it with this release"
                 in response.error_message
             )
-        node.raft.runs_newest = lambda _node_id: True
+        if level > 2:
+            reported[NodeId(1)] = level
+        node.raft.speaks_handshake_v3 = lambda _node_id: True
         response = await node.request(
             "update_features", 2, timeout_ms=1000, feature_updates=updates, validate_only=False
         )
-        assert response.error_code == 0 and node.image.features["mqd.metadata.version"] == 2
+        assert response.error_code == 0
+        assert node.image.features["mqd.metadata.version"] == level
 
 
 async def test_requests_that_only_nodes_may_send() -> None:
