@@ -1,0 +1,133 @@
+"""Quotas of clients: which applies, and for how long a client is throttled."""
+
+from __future__ import annotations
+
+import pytest
+
+from mqd.security import quotas
+from mqd.security.principal import Principal
+from mqd.security.quotas import (
+    BUDGETS_MAX,
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    ClientQuotas,
+    Entity,
+    QuotaTable,
+    Rate,
+    Window,
+)
+
+ALICE = Principal("User", "alice")
+WINDOW = Window(11, 1000)
+
+
+def entity(user: str | None = "-", client: str | None = "-") -> Entity:
+    """`-`: not part of the entity."""
+    pairs = (("client-id", client), ("user", user))
+    return tuple((type_, name) for type_, name in pairs if name != "-")
+
+
+MOST_SPECIFIC_FIRST = [
+    (entity("alice", "app"), ("alice", "app")),
+    (entity("alice", None), ("alice", "app")),
+    (entity("alice"), ("alice", None)),
+    (entity(None, "app"), ("alice", "app")),
+    (entity(None, None), ("alice", "app")),
+    (entity(None), ("alice", None)),
+    (entity(client="app"), (None, "app")),
+    (entity(client=None), (None, "app")),
+]
+
+
+@pytest.mark.parametrize("first", range(len(MOST_SPECIFIC_FIRST)))
+def test_the_most_specific_quota_applies(first: int) -> None:
+    table = QuotaTable(
+        {
+            one: {PRODUCER_BYTE_RATE: float(position)}
+            for position, (one, _) in enumerate(MOST_SPECIFIC_FIRST)
+            if position >= first
+        }
+    )
+    quota = table.quota_of(PRODUCER_BYTE_RATE, "alice", "app")
+    assert quota is not None
+    assert quota.limit == first
+    assert quota.bucket == (PRODUCER_BYTE_RATE, *MOST_SPECIFIC_FIRST[first][1])
+    assert table.quota_of(CONSUMER_BYTE_RATE, "alice", "app") is None
+
+
+def test_the_quota_of_an_address() -> None:
+    table = QuotaTable(
+        {
+            (("ip", "10.0.0.1"),): {quotas.CONNECTION_CREATION_RATE: 3.0},
+            (("ip", None),): {quotas.CONNECTION_CREATION_RATE: 7.0},
+        }
+    )
+    assert (table.limit_of_address("10.0.0.1"), table.limit_of_address("10.0.0.2")) == (3.0, 7.0)
+    assert QuotaTable({}).limit_of_address("10.0.0.1") is None
+
+
+def test_a_rate_is_measured_over_at_least_ten_samples() -> None:
+    rate = Rate(WINDOW)
+    rate.record(1000, 0)
+    assert rate.measure(0) == (100.0, 10_000)
+    rate.record(1000, 5_000)
+    assert rate.measure(5_500) == pytest.approx((2000 / 10.5, 10_500))
+    assert rate.measure(11_000)[0] == pytest.approx(1000 / 11, rel=0.1), "the first sample is old"
+    assert rate.measure(20_000)[0] == 0
+
+
+def client_quotas(**limits: float) -> ClientQuotas:
+    found = ClientQuotas(WINDOW, WINDOW)
+    found.table = QuotaTable({entity("alice"): limits})
+    return found
+
+
+def test_a_client_is_throttled_to_its_quota() -> None:
+    """A producer that waits as long as it is told to sends 1,000 B/s in the long run."""
+    node = client_quotas(producer_byte_rate=1000.0)
+    now, sent = 0.0, 0
+    while now < 100_000:
+        sent += 500
+        now += 1 + node.record(PRODUCER_BYTE_RATE, ALICE, "app", 500, now)
+    assert 1000 <= sent / 100 <= 1120, "the burst of the first window is allowed"
+    assert node.record(CONSUMER_BYTE_RATE, ALICE, "app", 1e9, now) == 0
+    assert node.record(PRODUCER_BYTE_RATE, Principal("User", "bob"), "app", 1e9, now) == 0
+
+
+def test_bytes_that_were_not_sent_do_not_count() -> None:
+    node = client_quotas(consumer_byte_rate=1000.0)
+    assert node.record(CONSUMER_BYTE_RATE, ALICE, "app", 20_000, 0) == 10_000
+    node.unrecord(CONSUMER_BYTE_RATE, ALICE, "app", 20_000, 0)
+    assert node.record(CONSUMER_BYTE_RATE, ALICE, "app", 1, 0) == 0
+
+
+def test_request_time_is_throttled_for_one_sample_at_most() -> None:
+    node = client_quotas(request_percentage=1.0)
+    assert node.record(REQUEST_PERCENTAGE, ALICE, "app", 100_000, 0) == 1000
+
+
+def test_a_quota_of_zero_throttles_for_a_whole_window() -> None:
+    node = client_quotas(producer_byte_rate=0.0)
+    assert node.record(PRODUCER_BYTE_RATE, ALICE, "app", 1, 0) == 11_000
+
+
+def test_mutations_take_tokens_and_may_exceed_them_once() -> None:
+    node = client_quotas(controller_mutation_rate=2.0)
+    assert node.mutate(ALICE, "app", 30, 0, strict=True) == (True, 4000)
+    assert node.mutate(ALICE, "app", 1, 0, strict=True) == (False, 4000)
+    assert node.mutate(ALICE, "app", 1, 0, strict=False) == (True, 4500)
+    assert node.mutate(ALICE, "app", 1, 4500, strict=True) == (True, 500)
+    assert node.mutate(Principal("User", "bob"), "app", 10**6, 0, strict=True) == (True, 0)
+
+
+def test_the_number_of_budgets_is_bounded() -> None:
+    """A client may choose a new client id for each request."""
+    node = ClientQuotas(WINDOW, WINDOW)
+    limits = {PRODUCER_BYTE_RATE: 1.0, CONTROLLER_MUTATION_RATE: 1.0}
+    node.table = QuotaTable({entity(client=None): limits})
+    for number in range(BUDGETS_MAX + 100):
+        node.record(PRODUCER_BYTE_RATE, ALICE, f"app-{number}", 1, 0)
+        node.mutate(ALICE, f"app-{number}", 1, 0, strict=True)
+    assert len(node) == 2 * BUDGETS_MAX
