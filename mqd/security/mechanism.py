@@ -1,0 +1,37 @@
+"""What all SASL mechanisms share: names, the server's side of a login, and its failure. A core."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+PLAIN: Final = "PLAIN"
+SCRAM_SHA_256: Final = "SCRAM-SHA-256"
+SCRAM_SHA_512: Final = "SCRAM-SHA-512"
+OAUTHBEARER: Final = "OAUTHBEARER"
+MECHANISMS: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)
+"""The mechanisms of mqd, with Kafka's names."""
+
+
+class LoginFailed(Exception):
+    """A login failed. `str()` is the reason for the log of the node."""
+
+    def __init__(self, reason: str, message: str | None = None) -> None:
+        """`message` is Kafka's sentence for the client. Without it, the client gets a general one
+        that says nothing about the user.
+        """
+        super().__init__(reason)
+        self.message = message
+
+
+class MechanismServer(Protocol):
+    """The server's side of one login."""
+
+    user: str | None
+    """The user that the client names; proved only when `is_complete`."""
+    is_complete: bool
+    expires_at_ms: int | None
+    """When the credential expires, in milliseconds since the Unix epoch. None: never."""
+
+    def respond(self, token: bytes, now_ms: int) -> bytes:
+        """The response to a token of the client. Raises LoginFailed, which ends the login."""
+        ...
