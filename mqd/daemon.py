@@ -55,6 +55,7 @@ from mqd.replica.fetchers import Fetchers
 from mqd.replica.follower import FollowerOptions
 from mqd.replica.ports import ReplicaPorts
 from mqd.replica.service import ReplicaService
+from mqd.server.client_quotas import NodeQuotas
 from mqd.server.context import CLIENT, PEER, Node
 from mqd.server.coordinators import Coordinators
 from mqd.server.forward import Forwarder
@@ -390,6 +391,7 @@ class Daemon:
                 forward=self.forwarder,
                 groups=self.coordinators.groups,
                 transactions=self.coordinators.transactions,
+                quotas=NodeQuotas(self.config),
             )
             self.coordinators.node = node
             background.start_soon(self.coordinators.run)

@@ -95,6 +95,7 @@ class Connection:
         "last_active",
         "listener",
         "must_yield",
+        "muted_until",
         "open",
         "owner",
         "parked",
@@ -107,6 +108,7 @@ class Connection:
         "slots",
         "sock",
         "task_bytes",
+        "throttle_ms",
         "unauthenticated_requests",
         "used",
         "work",
@@ -154,6 +156,11 @@ class Connection:
         """The waiter of the one fetch that may be parked here. A later request wakes it."""
         self.must_yield = False
         """Its requests have used their time in this turn. The others wait for the next turn."""
+        self.muted_until = 0.0
+        """Monotonic seconds until which no request is read, because the client used more than its
+        quota (KIP-219). 0: it is not muted."""
+        self.throttle_ms = 0
+        """The throttle time in the response of the current request that is no Produce or Fetch."""
         self.used = 0.0
         """Seconds of the event loop that its requests have used. If the connection was idle, the
         count continues from the virtual time of the server (Server._turn).
@@ -266,6 +273,7 @@ class Connection:
                 break
             if (
                 self.barrier
+                or self.muted_until
                 or len(slots) >= IN_FLIGHT_REQUESTS_MAX
                 or (events & WRITABLE and self.must_wait)
             ):
@@ -325,14 +333,34 @@ class Connection:
         self.peer_node = node_id
         self.frames.frame_bytes_max = self.owner.request_bytes_max
 
+    def mute(self, seconds: float) -> None:
+        """Handle no further request for this time."""
+        was_muted = self.muted_until > 0
+        self.muted_until = max(self.muted_until, self.owner.now + seconds)
+        if not was_muted:
+            self._pause()
+            self.owner.unmute_later(self)
+
+    def unmute(self) -> None:
+        """Handle requests again."""
+        self.muted_until = 0.0
+        self.frames.restart(self.owner.now)
+        if self.open:
+            self.owner.resume_later(self)
+
     # -- state -------------------------------------------------------------------------------------
 
     @property
     def must_wait(self) -> bool:
-        """Whether the next request must wait: for an earlier response, for the send queue, or for
-        the next turn.
+        """Whether the next request must wait: for an earlier response, for the send queue, for the
+        next turn, or for the end of a throttle time.
         """
-        if self.barrier or self.must_yield or len(self.slots) >= IN_FLIGHT_REQUESTS_MAX:
+        if (
+            self.barrier
+            or self.must_yield
+            or self.muted_until
+            or len(self.slots) >= IN_FLIGHT_REQUESTS_MAX
+        ):
             return True
         return self.send_queue.is_full
 
@@ -384,7 +412,7 @@ class Connection:
         return self.frames.seconds_read(now)
 
     def idle_seconds(self, now: float) -> float:
-        seconds = self.frames.idle_seconds(now)
+        seconds = 0.0 if self.muted_until else self.frames.idle_seconds(now)
         # Bytes that this node has not read yet are no fault of the client.
         return 0.0 if seconds > IDLE_FRAME_SECONDS and self.sock.has_unread else seconds
 

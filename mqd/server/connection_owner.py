@@ -98,6 +98,10 @@ class Owner(Protocol[ConnectionT_contra]):
         """Call `resume` after other connections had a turn."""
         ...
 
+    def unmute_later(self, connection: ConnectionT_contra) -> None:
+        """Call `unmute` when the time `muted_until` of the connection has come."""
+        ...
+
     def authenticated(self, connection: ConnectionT_contra) -> None:
         """Count it as a node of the cluster. Raises ProtocolError if there are too many of them."""
         ...

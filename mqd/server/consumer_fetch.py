@@ -27,6 +27,7 @@ from mqd.replica.fetch_session import (
 from mqd.replica.partition import Partition
 from mqd.replica.selector import RACK_AWARE, ReplicaView, select
 from mqd.replica.waiters import FetchWaiter
+from mqd.security.quotas import CONSUMER_BYTE_RATE
 from mqd.server.context import Node
 from mqd.server.fetch_run import (
     BY_ID_FROM_VERSION,
@@ -83,6 +84,7 @@ class ConsumerFetch:
         self._node = node
         self._tasks = tasks
         self._replica = node.replica
+        self._quotas = node.quotas
         self._bytes_max = node.config.integer("fetch.max.bytes")
         self._rack_aware = node.config["replica.selector.class"] == RACK_AWARE
         self._run = FetchRun(node, tasks, self)
@@ -139,6 +141,8 @@ class ConsumerFetch:
         waiter: FetchWaiter | None,
     ) -> None:
         budget = min(pending.request.max_bytes, self._bytes_max)
+        if CONSUMER_BYTE_RATE in self._quotas.keys:
+            budget = min(budget, self._quotas.fetch_bytes_max(pending.slot.connection))
         replica = self._replica
         by_id = pending.version >= BY_ID_FROM_VERSION
         by_topic = replica.by_id if by_id else replica.by_name
@@ -283,6 +287,11 @@ class ConsumerFetch:
             0.0,
         )
         return select(rack.decode(errors="replace"), leader, others)
+
+    def throttle(self, pending: PendingConsumerFetch, size: int) -> bool:
+        if self._quotas.keys:
+            pending.throttle_ms = self._quotas.of_fetch(pending.slot.connection, size)
+        return pending.throttle_ms > 0
 
     def add_rows(
         self,

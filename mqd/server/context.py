@@ -18,6 +18,7 @@ from mqd.protocol.request_header import RequestHeader
 from mqd.raft.service import RaftService
 from mqd.replica.service import ReplicaService
 from mqd.security.principal import ANONYMOUS, Principal
+from mqd.server.client_quotas import NodeQuotas
 from mqd.server.forward import Forwarder
 from mqd.server.guards import Guards
 from mqd.types import NodeId
@@ -45,6 +46,7 @@ class Node:
     forward: Forwarder
     groups: CoordinatorService
     transactions: CoordinatorService
+    quotas: NodeQuotas
     guards: Guards = field(default_factory=Guards)
 
     @property

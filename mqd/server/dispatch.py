@@ -77,6 +77,7 @@ class Dispatcher:
     def __init__(self, node: Node, spawn: Callable[..., None]) -> None:
         """`spawn(function, *args)` starts a task in the server's nursery."""
         self._node = node
+        self._quotas = node.quotas
         self._spawn = spawn
         self._produce = produce.Produce(node, spawn, self.bug)
         self._fetch = fetch.Fetch(node, spawn, self.bug)
@@ -167,6 +168,9 @@ class Dispatcher:
             raise _not_served(api_key, connection.listener)
         header = decode_request_header(frame)
         api = handler.api
+        connection.throttle_ms = (
+            self._quotas.of_other_request(connection) if self._quotas.keys else 0
+        )
         if header.api_version > self._versions_until.get(api_key, header.api_version):
             raise UnsupportedApi(api_key, header.api_version)
         if not api.supports(header.api_version):
@@ -197,6 +201,7 @@ class Dispatcher:
                     self._respond_in_task, connection, slot, handler, header, request, response
                 )
             else:
+                response = _throttled(connection, response)
                 self._complete(
                     slot, handler, header, handler.api.encode_response(header.api_version, response)
                 )
@@ -316,6 +321,7 @@ class Dispatcher:
             if not connection.open:
                 return
             with until_closed(connection):
+                response = _throttled(connection, response)
                 body = await self._encoded(connection, handler, header, response)
             if connection.open:
                 connection.barrier = False
@@ -379,6 +385,13 @@ class Dispatcher:
         return connected_after < 0 or connection.owner.now - connection.since >= max(
             _RECONNECTED_SECONDS_MIN, connected_after
         )
+
+
+def _throttled(connection: Connection, response: Response) -> Response:
+    """The response with the throttle time of the client."""
+    if not connection.throttle_ms:
+        return response
+    return {**response, "throttle_time_ms": connection.throttle_ms}
 
 
 def _one_portion(encoding: Iterator[int], chunks: Chunks) -> Generator[int, None, bool]:

@@ -49,6 +49,7 @@ class PendingFetch:
         "request",
         "session_id",
         "slot",
+        "throttle_ms",
         "version",
         "waiter",
     )
@@ -65,6 +66,8 @@ class PendingFetch:
         """Whether the fetch has been planned before."""
         self.session_id = NO_SESSION
         """The session id of the response."""
+        self.throttle_ms = 0
+        """The throttle time of the response (client_quotas.py)."""
         self.waiter: FetchWaiter | None = None
         """The newest waiter. The fetch is planned with it, parked with it, or was woken by it."""
 
@@ -128,6 +131,12 @@ class Kind(Protocol[PendingT_contra, ItemT]):
         """
         ...
 
+    def throttle(self, pending: PendingT_contra, size: int) -> bool:
+        """Whether the client is throttled, so that the response has no records. `size`: the bytes
+        that the plan has found.
+        """
+        ...
+
     def add_rows(
         self, pending: PendingT_contra, response: Response, rows: list[tuple[ItemT, FetchRow]]
     ) -> None:
@@ -170,7 +179,8 @@ class FetchRun(Generic[PendingT, ItemT]):
             self._node.replica.park_fetch(waiter, plan.partitions)
             return
         response = Response()
-        kind.add_rows(pending, response, plan.rows)
+        if not kind.throttle(pending, plan.size):
+            kind.add_rows(pending, response, plan.rows)
         kind.finished(pending, response.unknown)
         if connection.open:
             pending.slot.complete(all_slices(self._encoding(pending, response)))
@@ -212,7 +222,8 @@ class FetchRun(Generic[PendingT, ItemT]):
                     waiter.bytes_wanted <= 0 and self._node.clock.monotonic() < pending.deadline
                 )
                 pending.is_planned = True
-            parts = await finished_in_slices(self._responding(pending, waiter, plan.rows))
+            rows = [] if self._kind.throttle(pending, plan.size) else plan.rows
+            parts = await finished_in_slices(self._responding(pending, waiter, rows))
         except BaseException:
             if pending.waiter is not None:
                 pending.waiter.leave()
@@ -281,7 +292,7 @@ class FetchRun(Generic[PendingT, ItemT]):
         return encode_fetch_response_in_slices(
             version,
             pending.correlation_id,
-            0,
+            pending.throttle_ms,
             0,
             pending.session_id,
             fetch_topics(response.topics, by_id=version >= BY_ID_FROM_VERSION),

@@ -350,6 +350,10 @@ class FollowerFetch:
             return True
         return throttle.allows(self._node.clock.monotonic())
 
+    def throttle(self, pending: PendingFollowerFetch, size: int) -> bool:
+        """Followers have replication quotas instead, which `plan` respects."""
+        return False
+
     def add_rows(
         self,
         pending: PendingFollowerFetch,

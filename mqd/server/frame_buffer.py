@@ -126,6 +126,12 @@ class FrameBuffer:
             return False
         return self.end < self.frame_end
 
+    def restart(self, now: float) -> None:
+        """The connection was not read until now, so the time before does not count."""
+        self._progress_at = now
+        if self.since is not None:
+            self.since = now
+
     def read_again(self, now: float) -> None:
         """The wait for memory is over."""
         self._progress_at = now

@@ -138,6 +138,9 @@ class LargeProduce:
         correlation_id: int,
     ) -> None:
         pending = PendingProduce(self._node, connection, version, correlation_id)
+        quotas = self._node.quotas
+        if quotas.keys:
+            pending.throttle_ms = quotas.of_produce(connection, len(body))
         connection.slots.append(pending)
         connection.barrier = True
         if not connection.frames.retain(buffer):
@@ -164,7 +167,11 @@ class LargeProduce:
                 return
             await large.finished.wait()
             encoding = encode_produce_response_in_slices(
-                pending.version, pending.correlation_id, pending.topics, 0, pending.addresses()
+                pending.version,
+                pending.correlation_id,
+                pending.topics,
+                pending.throttle_ms,
+                pending.addresses(),
             )
             pending.parts = [await finished_in_slices(encoding)]
             connection.response_ready()

@@ -35,7 +35,15 @@ TopicBatches = tuple[bytes | None, bytes | None, Sequence[ProducePartition]]
 class PendingProduce(ProduceTicket[Partition]):
     """A produce request: its ticket, and its place in the connection's queue of responses."""
 
-    __slots__ = ("connection", "correlation_id", "node", "parts", "topics", "version")
+    __slots__ = (
+        "connection",
+        "correlation_id",
+        "node",
+        "parts",
+        "throttle_ms",
+        "topics",
+        "version",
+    )
 
     # does not call the __init__ of ProduceTicket: hot
     def __init__(
@@ -47,6 +55,8 @@ class PendingProduce(ProduceTicket[Partition]):
         self.connection = connection
         self.parts: list[Part] | None = None
         self.node = node
+        self.throttle_ms = 0
+        """The throttle time of the response (client_quotas.py)."""
         self.version = version
         self.correlation_id = correlation_id
         self.topics: list[Topic] = []
@@ -60,7 +70,11 @@ class PendingProduce(ProduceTicket[Partition]):
     def release(self) -> None:
         self.parts = [
             encode_produce_response(
-                self.version, self.correlation_id, self.topics, 0, self.addresses()
+                self.version,
+                self.correlation_id,
+                self.topics,
+                self.throttle_ms,
+                self.addresses(),
             )
         ]
         self.connection.response_ready()

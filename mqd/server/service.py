@@ -22,11 +22,13 @@ from mqd.limits import (
     SLICE_SECONDS_MAX,
     TURN_SECONDS_MAX,
 )
+from mqd.security.quotas import REQUEST_PERCENTAGE
 from mqd.server.connection import RESUME, Connection
 from mqd.server.connection_memory import ConnectionMemory
 from mqd.server.connection_quotas import ConnectionQuotas
 from mqd.server.context import Node
 from mqd.server.dispatch import Dispatcher
+from mqd.server.muted import MutedConnections
 from mqd.server.receive_buffers import Arena
 
 logger = logging.getLogger(__name__)
@@ -78,6 +80,7 @@ class Server:
         self.memory = ConnectionMemory(node.config, node.clock, self._connections)
         self._quotas = ConnectionQuotas(node.config, node.clock, node.peers, node.node_id)
         self._dirty: list[Connection] = []
+        self._muted = MutedConnections(node.clock)
         self._in_turn = False
         self._held_back: list[Connection] = []
         """Connections that used up their slice and have more requests."""
@@ -125,6 +128,7 @@ class Server:
                     self.listen(listener, kind)
                 nursery.start_soon(self._sweep)
                 nursery.start_soon(self.memory.share)
+                nursery.start_soon(self._muted.run)
                 nursery.start_soon(self._extra_turns)
                 task_status.started()
                 await self._serve()
@@ -171,6 +175,8 @@ class Server:
         now = self.now
         ends_at = now + TURN_SECONDS_MAX
         self._was_cut = False
+        quotas = self._node.quotas
+        counts_time = REQUEST_PERCENTAGE in quotas.keys
         for position, (connection, events) in enumerate(ready):
             if now > ends_at:
                 self._was_cut = True
@@ -189,6 +195,8 @@ class Server:
             connection.on_ready(events)
             after = clock()
             connection.used += min(after - now, SLICE_SECONDS_MAX)
+            if counts_time:
+                quotas.used(connection, after - now)  # type: ignore[arg-type]  # a Connection
             now = after
         self._slice_ends_at = now + SLICE_SECONDS_MAX
         self._end_turn()
@@ -200,6 +208,7 @@ class Server:
         """Update the time, and whether this node is in contact with the controller."""
         clock, replica = self._node.clock, self._node.replica
         self.now, self.now_ms = clock.monotonic(), clock.wall_ms()
+        self._node.quotas.update(self._node.image)
         if self.now >= replica.contact_ends_at:
             replica.judge_contact(self.now)
         self._in_turn = True
@@ -233,6 +242,9 @@ class Server:
     def resume_later(self, connection: Connection) -> None:
         self._held_back.append(connection)
         self._extra_turn_wanted.set()
+
+    def unmute_later(self, connection: Connection) -> None:
+        self._muted.add(connection)
 
     async def _extra_turns(self) -> None:
         """Turns between those of `_serve`: for responses that became ready outside a turn, and for
@@ -272,8 +284,10 @@ class Server:
             await trio.sleep(_SWEEP_SECONDS)
             now = self._node.clock.monotonic()
             self.memory.evict_slow_readers(now)
+            self._muted.forget_closed()
             for connection in list(self._connections):
-                if connection.frames.is_late(now, FRAME_RECEIVE_TIMEOUT_MS / 1000):
+                is_late = connection.frames.is_late(now, FRAME_RECEIVE_TIMEOUT_MS / 1000)
+                if is_late and not connection.muted_until:
                     logger.warning(
                         "closing a connection peer=%s reason=a request was not complete in time",
                         connection.peer,
@@ -290,7 +304,7 @@ class Server:
                 elif now - connection.last_active > _SPARE_SECONDS:
                     connection.frames.drop_spare()
                 if (
-                    now - connection.last_active > idle_seconds
+                    now - max(connection.last_active, connection.muted_until) > idle_seconds
                     and not connection.has_outstanding_responses
                     and connection.open
                 ):

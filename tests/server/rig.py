@@ -48,6 +48,7 @@ from mqd.protocol.record_reader import iterate_records
 from mqd.protocol.schema import Api, decode_response_header, encode_request_header
 from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
+from mqd.server.client_quotas import NodeQuotas
 from mqd.server.context import CLIENT, PEER
 from mqd.server.guards import Guards
 from mqd.server.service import Server
@@ -306,6 +307,7 @@ class Rig:
             image=self.image,
             raft=self.raft,
             guards=Guards(),
+            quotas=NodeQuotas(self.config),
             controller=SimpleNamespace(image=self.image, controller_id=ME),
         )
         self.network = MemoryNetwork()

@@ -110,10 +110,14 @@ class ScriptedOwner:
         self.slots: list[Slot] = []
         self.dirty_connections: list[Connection] = []
         self.waiting: list[Connection] = []
+        self.muted: list[Connection] = []
         self.sock = ScriptedSocket()
         self.connection = Connection(self, self.sock, "client", 0.0)
 
     def authenticated(self, connection: Connection) -> None: ...
+
+    def unmute_later(self, connection: Connection) -> None:
+        self.muted.append(connection)
 
     def bug(self, connection: Connection, api: str) -> None:
         raise AssertionError(f"an exception in {api}")

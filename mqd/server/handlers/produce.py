@@ -52,6 +52,7 @@ class Produce:
         """
         self._node = node
         self._replica = node.replica
+        self._quotas = node.quotas
         self._spawn = spawn
         self._bug = bug
         self._verification = Verification(node)
@@ -91,6 +92,8 @@ class Produce:
         if confirmation is None:
             now, now_ms = connection.owner.now, connection.owner.now_ms
             pending = PendingProduce(self._node, connection, version, correlation_id)
+            if self._quotas.keys:
+                pending.throttle_ms = self._quotas.of_produce(connection, end - position)
             connection.slots.append(pending)
             if transactional_id is not None and not must_check:
                 waiting = self._appender.unconfirmed(view, topics)

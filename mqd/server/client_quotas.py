@@ -1,0 +1,176 @@
+"""Client quotas on one node: counts what clients use, and mutes connections that use too much.
+
+A client beyond its quota gets its response at once, with the time for which it is throttled, and
+its connection is not read for that time (KIP-219). A fetch beyond its quota returns no records. The
+quotas come from the metadata (AlterClientQuotas), `mqd/security/quotas.py` computes the times.
+
+Each node counts for itself, as in Apache Kafka. Nodes of the cluster have no quotas.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, Protocol
+
+from mqd.config import NodeConfig
+from mqd.controller.image import MetadataImage
+from mqd.security.principal import Principal
+from mqd.security.quotas import (
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    ClientQuotas,
+    QuotaTable,
+    Window,
+)
+
+logger = logging.getLogger(__name__)
+
+_PERCENT: Final = 100.0
+_UNBOUNDED: Final = 2**31 - 1
+
+
+class Turn(Protocol):
+    """The server, as a throttled connection sees it."""
+
+    now: float
+    """Monotonic seconds at which this turn began."""
+
+
+class Throttled(Protocol):
+    """A connection (server/connection.py)."""
+
+    principal: Principal
+    client_id: bytes | bytearray
+    peer: str
+    peer_node: int | None
+    """None: a client. Nodes have no quotas."""
+
+    @property
+    def owner(self) -> Turn: ...
+
+    def mute(self, seconds: float) -> None: ...
+
+
+class NodeQuotas:
+    """See the head of this file. The hot paths first check whether `keys` has the key."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        self._window = Window(
+            config.integer("quota.window.num"),
+            1000.0 * config.integer("quota.window.size.seconds"),
+        )
+        self._quotas = ClientQuotas(
+            self._window,
+            Window(
+                config.integer("controller.quota.window.num"),
+                1000.0 * config.integer("controller.quota.window.size.seconds"),
+            ),
+        )
+        self._version = -1
+        self.keys: frozenset[str] = frozenset()
+        """The keys of quotas that exist. A node without quotas counts nothing."""
+        self.throttled = 0
+        """Responses that throttled a client."""
+
+    def update(self, image: MetadataImage) -> None:
+        """Use the quotas of the metadata. Called at the begin of each turn."""
+        if image.quotas_version != self._version:
+            self._version = image.quotas_version
+            table = self._quotas.table = QuotaTable(image.client_quotas)
+            self.keys = table.keys
+
+    def of_produce(self, connection: Throttled, size: int) -> int:
+        """Count a produce request of `size` bytes. Returns the throttle time of its response in
+        milliseconds; the connection is muted for that time.
+        """
+        throttle_ms = 0
+        if PRODUCER_BYTE_RATE in self.keys:
+            throttle_ms = self._record(PRODUCER_BYTE_RATE, connection, size)
+        return self._mute(connection, max(throttle_ms, self.of_request(connection)))
+
+    def fetch_bytes_max(self, connection: Throttled) -> int:
+        """How many bytes a fetch of this client may return: as many as its quota allows in a whole
+        window. Otherwise a large response would never be within the quota.
+        """
+        table = self._quotas.table
+        name = connection.principal.name
+        quota = table.quota_of(CONSUMER_BYTE_RATE, name, connection.client_id.decode())
+        if quota is None:
+            return _UNBOUNDED
+        window = self._window
+        return round(quota.limit * (window.samples - 1) * window.sample_ms / 1000)
+
+    def of_fetch(self, connection: Throttled, size: int) -> int:
+        """Count a fetch response with `size` bytes of records. As `of_produce`; if it is not 0,
+        send no records, and nothing is counted.
+        """
+        throttle_ms = 0
+        if CONSUMER_BYTE_RATE in self.keys:
+            throttle_ms = self._record(CONSUMER_BYTE_RATE, connection, size)
+        throttle_ms = max(throttle_ms, self.of_request(connection))
+        if throttle_ms and CONSUMER_BYTE_RATE in self.keys:
+            self._quotas.unrecord(
+                CONSUMER_BYTE_RATE,
+                connection.principal,
+                connection.client_id.decode(),
+                size,
+                _milliseconds(connection),
+            )
+        return self._mute(connection, throttle_ms)
+
+    def of_request(self, connection: Throttled) -> int:
+        """The throttle time for the processor time that the client has used, in milliseconds."""
+        if REQUEST_PERCENTAGE not in self.keys or connection.peer_node is not None:
+            return 0
+        return self._record(REQUEST_PERCENTAGE, connection, 0.0)
+
+    def of_other_request(self, connection: Throttled) -> int:
+        """As `of_request`, for all but Produce and Fetch. Mutes the connection."""
+        return self._mute(connection, self.of_request(connection))
+
+    def used(self, connection: Throttled, seconds: float) -> None:
+        """Count processor time. The next response may be throttled."""
+        if connection.peer_node is None:
+            self._record(REQUEST_PERCENTAGE, connection, seconds * _PERCENT)
+
+    def mutate(self, connection: Throttled, mutations: int, *, strict: bool) -> tuple[bool, int]:
+        """Count changes of the metadata: as `ClientQuotas.mutate`. Mutes the connection."""
+        if CONTROLLER_MUTATION_RATE not in self.keys or connection.peer_node is not None:
+            return True, 0
+        is_allowed, throttle_ms = self._quotas.mutate(
+            connection.principal,
+            connection.client_id.decode(),
+            mutations,
+            _milliseconds(connection),
+            strict=strict,
+        )
+        return is_allowed, self._mute(connection, throttle_ms)
+
+    def _record(self, key: str, connection: Throttled, amount: float) -> int:
+        return self._quotas.record(
+            key,
+            connection.principal,
+            connection.client_id.decode(),
+            amount,
+            _milliseconds(connection),
+        )
+
+    def _mute(self, connection: Throttled, throttle_ms: int) -> int:
+        throttle_ms = min(throttle_ms, _UNBOUNDED)
+        if throttle_ms:
+            self.throttled += 1
+            logger.debug(
+                "throttling a client principal=%s client_id=%s peer=%s milliseconds=%d",
+                connection.principal,
+                connection.client_id.decode(),
+                connection.peer,
+                throttle_ms,
+            )
+            connection.mute(throttle_ms / 1000)
+        return throttle_ms
+
+
+def _milliseconds(connection: Throttled) -> float:
+    return connection.owner.now * 1000
