@@ -1311,10 +1311,9 @@ _TABLE: Final = (
         "max.connection.creation.rate",
         INT,
         INT_MAX,
-        QUOTAS,
+        DONE,
         "Maximum new connections per second",
         minimum=0,
-        dynamic=True,
     ),
     _node(
         "max.connections",

@@ -244,15 +244,31 @@ class ClientQuotas:
         if quota is None:
             return True, 0
         window = self._mutation_window
-        bucket = self._buckets.get(quota.bucket)
-        if bucket is None:
-            bucket = self._buckets[quota.bucket] = TokenBucket(quota.limit, window, now_ms)
-            if len(self._buckets) > BUDGETS_MAX:
-                self._buckets.popitem(last=False)
-        else:
-            self._buckets.move_to_end(quota.bucket)
+        bucket = self._bucket_of(quota.bucket, quota.limit, window, now_ms)
         tokens = bucket.refill(quota.limit, window, now_ms)
         is_allowed = tokens >= 0 or not strict
         if is_allowed:
             bucket.take(mutations)
         return is_allowed, bucket.throttle_ms(quota.limit)
+
+    def connect(self, address: str, now_ms: float) -> bool:
+        """Count a new connection from an address. Returns whether its quota allows it."""
+        limit = self.table.limit_of_address(address)
+        if limit is None:
+            return True
+        name = (CONNECTION_CREATION_RATE, address, None)
+        bucket = self._bucket_of(name, limit, self._window, now_ms)
+        is_allowed = bucket.refill(limit, self._window, now_ms) >= 1
+        if is_allowed:
+            bucket.take(1)
+        return is_allowed
+
+    def _bucket_of(self, name: Bucket, limit: float, window: Window, now_ms: float) -> TokenBucket:
+        bucket = self._buckets.get(name)
+        if bucket is None:
+            bucket = self._buckets[name] = TokenBucket(limit, window, now_ms)
+            if len(self._buckets) > BUDGETS_MAX:
+                self._buckets.popitem(last=False)
+        else:
+            self._buckets.move_to_end(name)
+        return bucket

@@ -16,6 +16,7 @@ from mqd.config import NodeConfig
 from mqd.controller.image import MetadataImage
 from mqd.security.principal import Principal
 from mqd.security.quotas import (
+    CONNECTION_CREATION_RATE,
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
     PRODUCER_BYTE_RATE,
@@ -147,6 +148,12 @@ class NodeQuotas:
             strict=strict,
         )
         return is_allowed, self._mute(connection, throttle_ms)
+
+    def admits(self, address: str, now: float) -> bool:
+        """Whether the quota of this address allows one more new connection at `now` (seconds)."""
+        return CONNECTION_CREATION_RATE not in self.keys or self._quotas.connect(
+            address, now * 1000
+        )
 
     def _record(self, key: str, connection: Throttled, amount: float) -> int:
         return self._quotas.record(

@@ -16,7 +16,9 @@ from mqd.io.clock import Clock
 from mqd.io.net import Socket
 from mqd.limits import HANDSHAKE_SECONDS_MIN, PEER_CONNECTIONS_MAX
 from mqd.peers import Peers, is_loopback
+from mqd.security.quotas import TokenBucket, Window
 from mqd.server.addresses import Addresses
+from mqd.server.client_quotas import NodeQuotas
 from mqd.server.connection import Connection
 from mqd.server.context import CLIENT, PEER
 from mqd.server.unauthenticated import Full, UnauthenticatedConnections
@@ -25,13 +27,25 @@ from mqd.types import NodeId
 logger = logging.getLogger(__name__)
 
 _CROWD_WARNING_SECONDS = 30.0
+_RATE_WINDOW = Window(1, 1000.0)
+"""A second of `max.connection.creation.rate` may come at once."""
 
 
 class ConnectionQuotas:
     """Counts the open connections, and closes one for a new one where a limit is reached."""
 
-    def __init__(self, config: NodeConfig, clock: Clock, peers: Peers, node_id: NodeId) -> None:
+    def __init__(
+        self,
+        config: NodeConfig,
+        clock: Clock,
+        peers: Peers,
+        node_id: NodeId,
+        quotas: NodeQuotas,
+    ) -> None:
         self._clock = clock
+        self._quotas = quotas
+        self._rate = config.integer("max.connection.creation.rate")
+        self._new_clients = TokenBucket(self._rate, _RATE_WINDOW, clock.monotonic() * 1000)
         self._connections_max = config.integer("max.connections")
         self._connections_per_address_max = config.integer("max.connections.per.ip")
         self._by_listener: Counter[str] = Counter()
@@ -47,9 +61,11 @@ class ConnectionQuotas:
     async def admits(self, sock: Socket, listener: str) -> bool:
         """Whether there is a place for this connection. If not, it is closed."""
         try:
-            refusal = (
-                await self._peer_refusal(sock) if listener == PEER else self._client_refusal(sock)
-            )
+            if listener == PEER:
+                refusal = await self._peer_refusal(sock)
+            else:
+                await self._keep_rate()
+                refusal = self._client_refusal(sock)
         except BaseException:
             sock.close()
             raise
@@ -82,6 +98,14 @@ class ConnectionQuotas:
         self._by_listener[connection.listener] -= 1
         if connection.listener == CLIENT:
             self._clients.discard(_address(connection.sock))
+
+    async def _keep_rate(self) -> None:
+        """Wait until `max.connection.creation.rate` allows one more client (KIP-612)."""
+        self._new_clients.refill(self._rate, _RATE_WINDOW, self._clock.monotonic() * 1000)
+        self._new_clients.take(1)
+        throttle_ms = self._new_clients.throttle_ms(self._rate)
+        if throttle_ms:
+            await trio.sleep(throttle_ms / 1000)
 
     async def _peer_refusal(self, sock: Socket) -> str | None:
         """Why the peer listener has no place for this connection. The oldest connection of its pool
@@ -120,6 +144,8 @@ class ConnectionQuotas:
         where it can.
         """
         address = _address(sock)
+        if not self._quotas.admits(address, self._clock.monotonic()):
+            return "the quota connection_creation_rate of this address is exceeded"
         of_address = self._clients[address]
         if of_address >= self._connections_per_address_max and not is_loopback(address):
             return "max.connections.per.ip allows no more from this address"

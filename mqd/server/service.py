@@ -78,7 +78,9 @@ class Server:
         self.dispatcher = Dispatcher(node, self._spawn)
         self._connections: dict[Connection, None] = {}
         self.memory = ConnectionMemory(node.config, node.clock, self._connections)
-        self._quotas = ConnectionQuotas(node.config, node.clock, node.peers, node.node_id)
+        self._quotas = ConnectionQuotas(
+            node.config, node.clock, node.peers, node.node_id, node.quotas
+        )
         self._dirty: list[Connection] = []
         self._muted = MutedConnections(node.clock)
         self._in_turn = False

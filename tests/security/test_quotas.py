@@ -122,6 +122,14 @@ def test_mutations_take_tokens_and_may_exceed_them_once() -> None:
     assert node.mutate(Principal("User", "bob"), "app", 10**6, 0, strict=True) == (True, 0)
 
 
+def test_an_address_may_connect_as_often_as_its_quota_allows() -> None:
+    node = ClientQuotas(Window(1, 1000), WINDOW)
+    node.table = QuotaTable({(("ip", "10.0.0.1"),): {quotas.CONNECTION_CREATION_RATE: 2.0}})
+    found = [node.connect("10.0.0.1", now_ms) for now_ms in (0, 0, 0, 400, 500, 600)]
+    assert found == [True, True, False, False, True, False]
+    assert all(node.connect("10.0.0.2", 0) for _ in range(100))
+
+
 def test_the_number_of_budgets_is_bounded() -> None:
     """A client may choose a new client id for each request."""
     node = ClientQuotas(WINDOW, WINDOW)

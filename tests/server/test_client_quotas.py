@@ -8,7 +8,12 @@ from typing import Any
 from trio.testing import MockClock
 
 from mqd.controller.records import SetClientQuotas
-from mqd.security.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
+from mqd.security.quotas import (
+    CONNECTION_CREATION_RATE,
+    CONSUMER_BYTE_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+)
 from mqd.server.context import PEER
 from mqd.types import NodeId
 from tests.log.support import batch
@@ -141,3 +146,28 @@ async def test_a_closed_connection_is_not_kept_while_it_is_muted(
         mock_clock.jump(1.1)
         await run_until_idle()
         assert len(node.server._muted) == 0
+
+
+async def test_an_address_that_connects_too_often_is_refused(tmp_path: Path) -> None:
+    async with rig(tmp_path, quota_window_num="1") as node:
+        node.change(
+            SetClientQuotas((("ip", "10.0.0.7"),), ((CONNECTION_CREATION_RATE, 2.0),)),
+        )
+        node.node.quotas.update(node.image)
+        of_address = [await node.connect(address="10.0.0.7") for _ in range(3)]
+        other = await node.connect(address="10.0.0.8")
+        assert [client.sock.closed for client in of_address] == [False, False, True]
+        assert not other.sock.closed
+
+
+async def test_new_connections_wait_for_the_rate_of_the_node(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    async with rig(tmp_path, max_connection_creation_rate="2") as node:
+        clients = [await node.connect() for _ in range(3)]
+        for client in clients:
+            client.post("metadata", 9, {"topics": []})
+        await run_until_idle()
+        assert [len(client.responses()) for client in clients] == [1, 1, 0]
+        mock_clock.jump(0.6)
+        assert len(await responses(clients[2])) == 1
