@@ -202,6 +202,17 @@ CONFIG_BYTES_PER_REQUEST_MAX = 1 * MIB
 """Names and values of configs that one request creates or alters, and those that its resources have
 already: each is validated, 50 ns a byte.
 """
+ACLS_CREATED_MAX = 1_000
+"""ACLs that one request creates: 10 ms to decide."""
+ACL_FILTERS_MAX = 1_000
+"""Filters in one request that deletes ACLs."""
+ACLS_DELETED_MAX = 10_000
+"""ACLs that one request deletes, as in Apache Kafka."""
+SCRAM_USERS_MAX = 1_000
+"""Users in one request that describes or alters SCRAM credentials: 15 ms to decide."""
+QUOTA_ENTITIES_MAX = 1_000
+QUOTA_CHANGES_MAX = 5_000
+"""Entities and values in one request that alters client quotas: 15 ms to decide."""
 METADATA_COMMAND_ROWS = 250
 """Topics, partitions and resources that one metadata command changes, if it has more than one
 record: some 10 ms on each node.

@@ -127,6 +127,8 @@ class MetadataImage:
         """Bytes that the whole image counts for (size.py). `Room` compares them with the bound."""
         self.groups_size = 0
         """The part of `size` that overrides of groups count for."""
+        self._acl_ids: dict[Acl, UUID] = {}
+        """The inverse of `acls`."""
         self._names: dict[str, set[str]] = {}
         """Topic names by their form with '_' for '.'."""
 
@@ -184,7 +186,20 @@ class MetadataImage:
         others = self._names.get(name.replace(".", "_"), set()) - {name}
         return min(others) if others else None
 
+    def acl_id(self, acl: Acl) -> UUID | None:
+        """The id of an ACL; None if there is no such ACL."""
+        return self._acl_ids.get(acl)
+
     # -- for replay.py and snapshot.py only
+
+    def insert_acl(self, acl_id: UUID, acl: Acl) -> None:
+        self.acls[acl_id] = acl
+        self._acl_ids[acl] = acl_id
+
+    def remove_acl(self, acl_id: UUID) -> Acl:
+        acl = self.acls.pop(acl_id)
+        del self._acl_ids[acl]
+        return acl
 
     def insert_topic(self, topic: TopicImage) -> None:
         self.topics[topic.name] = topic

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import trio
 
 from mqd.config import NodeConfig
+from mqd.controller.acls import CreateAcls, DeleteAcls, decide_create_acls, decide_delete_acls
 from mqd.controller.brokers import (
     ExpireSessions,
     Heartbeat,
@@ -25,6 +26,7 @@ from mqd.controller.brokers import (
     decide_register,
     decide_unregister,
 )
+from mqd.controller.client_quotas import AlterClientQuotas, decide_alter_client_quotas
 from mqd.controller.commands import Command, encode_command, split_records
 from mqd.controller.configs import AlterConfigs, decide_alter_configs, effective_node_config
 from mqd.controller.create_partitions import CreatePartitions, decide_create_partitions
@@ -50,6 +52,10 @@ from mqd.controller.producer_ids import AllocateProducerIds, decide_allocate_pro
 from mqd.controller.reassignments import AlterReassignments, decide_alter_reassignments
 from mqd.controller.records import MetadataRecord
 from mqd.controller.result import ControllerResult
+from mqd.controller.scram_credentials import (
+    AlterScramCredentials,
+    decide_alter_scram_credentials,
+)
 from mqd.controller.size import SizeWatch
 from mqd.controller.sweeps import ReviewPartitions, decide_review_partitions
 from mqd.errors import ErrorCode, MqError
@@ -75,6 +81,10 @@ Operation = (
     | Rebalance
     | ReviewPartitions
     | UpdateFeatures
+    | CreateAcls
+    | DeleteAcls
+    | AlterScramCredentials
+    | AlterClientQuotas
 )
 
 DECIDE: dict[type, Callable[[MetadataImage, Any, DecisionOptions], ControllerResult]] = {
@@ -94,6 +104,10 @@ DECIDE: dict[type, Callable[[MetadataImage, Any, DecisionOptions], ControllerRes
     Rebalance: decide_rebalance,
     ReviewPartitions: decide_review_partitions,
     UpdateFeatures: decide_update_features,
+    CreateAcls: decide_create_acls,
+    DeleteAcls: decide_delete_acls,
+    AlterScramCredentials: decide_alter_scram_credentials,
+    AlterClientQuotas: decide_alter_client_quotas,
 }
 
 Space = Callable[[], str | None]

@@ -273,14 +273,14 @@ def _delete_scram_credential(
 
 
 def _create_acl(image: MetadataImage, record: CreateAcl, index: int, delta: Delta) -> None:
-    assert record.acl_id not in image.acls, record
-    image.acls[record.acl_id] = record.acl
+    assert record.acl_id not in image.acls and image.acl_id(record.acl) is None, record
+    image.insert_acl(record.acl_id, record.acl)
     image.acls_version += 1
     delta.acls_created[record.acl_id] = record.acl
 
 
 def _delete_acl(image: MetadataImage, record: DeleteAcl, index: int, delta: Delta) -> None:
-    acl = image.acls.pop(record.acl_id)
+    acl = image.remove_acl(record.acl_id)
     image.acls_version += 1
     if delta.acls_created.pop(record.acl_id, None) is None:
         delta.acls_deleted[record.acl_id] = acl

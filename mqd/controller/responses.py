@@ -7,6 +7,9 @@ from typing import Any
 
 from mqd.errors import ErrorCode, MqError
 
+_ROWS = ("topics", "responses", "results", "filter_results", "entries")
+"""Fields that repeat the error of a whole request in each of their rows."""
+
 
 def check_response(response: Mapping[str, Any]) -> None:
     """Raise MqError if the response rejects the whole request."""
@@ -17,10 +20,7 @@ def check_response(response: Mapping[str, Any]) -> None:
 
 def names_not_controller(response: Mapping[str, Any]) -> bool:
     """Whether the peer rejected the whole request because it is not the controller any more."""
-    rows = [
-        response,
-        *(row for key in ("topics", "responses", "results") for row in response.get(key) or ()),
-    ]
+    rows = [response, *(row for key in _ROWS for row in response.get(key) or ())]
     rows += [
         row
         for topic in response.get("replica_election_results") or ()

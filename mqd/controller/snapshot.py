@@ -262,7 +262,7 @@ def _fill(image: MetadataImage, key: str, values: list[Any]) -> None:
                 )
         case "acls", rows:
             for acl_id, kind, name, pattern, principal, host, operation, permission in rows:
-                image.acls[UUID(acl_id)] = Acl(
+                acl = Acl(
                     ResourceType(kind),
                     name,
                     PatternType(pattern),
@@ -271,6 +271,7 @@ def _fill(image: MetadataImage, key: str, values: list[Any]) -> None:
                     Operation(operation),
                     Permission(permission),
                 )
+                image.insert_acl(UUID(acl_id), acl)
         case "client_quotas", rows:
             for entity, quotas in rows:
                 image.client_quotas[tuple((kind, name) for kind, name in entity)] = dict(quotas)

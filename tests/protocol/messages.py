@@ -100,6 +100,7 @@ _KINDS: dict[int, Callable[[Random], Any]] = {
     id(schema.UINT16): _integers(0, 2**16 - 1),
     id(schema.INT32): _integers(-(2**31), 2**31 - 1),
     id(schema.INT64): _integers(-(2**63), 2**63 - 1),
+    id(schema.FLOAT64): lambda dice: dice.choice((0.0, -1.5, 1e300, dice.random())),
     id(schema.UUID): lambda dice: (
         ZERO_UUID if dice.random() < 0.3 else UUID(int=dice.getrandbits(128))
     ),

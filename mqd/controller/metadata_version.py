@@ -1,0 +1,21 @@
+"""Whether the finalized `mqd.metadata.version` allows an operation (raft/versions.py)."""
+
+from __future__ import annotations
+
+from mqd.controller.image import MetadataImage
+from mqd.errors import ErrorCode, MqError
+from mqd.raft import versions
+
+
+def check_security_allowed(image: MetadataImage) -> None:
+    """Raise UNSUPPORTED_VERSION if a node may run a release that cannot read SCRAM credentials,
+    ACLs and client quotas (I49).
+    """
+    finalized = image.features.get(versions.FEATURE, 0)
+    if not versions.allows_security(finalized):
+        raise MqError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"The metadata of this cluster has version {finalized}, which has no SCRAM "
+            "credentials, ACLs or client quotas. Upgrade every node, then run "
+            "'mqctl feature upgrade'.",
+        )

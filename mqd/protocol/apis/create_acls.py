@@ -1,0 +1,46 @@
+"""CreateAcls (key 30): adds ACLs.
+
+v1  pattern types (KIP-290)
+v2  flexible
+v3  resources of type USER (KIP-373)
+"""
+
+from __future__ import annotations
+
+from mqd.protocol.schema import INT8, INT16, INT32, STRING, TEXT, Api, array, field, message
+
+REQUEST = message(
+    field(
+        "creations",
+        array(
+            field("resource_type", INT8),  # numbers as in mqd/security/acls.py
+            field("resource_name", STRING),
+            field("resource_pattern_type", INT8, since=1, default=3),
+            field("principal", STRING),
+            field("host", STRING),
+            field("operation", INT8),
+            field("permission_type", INT8),
+        ),
+    ),
+)
+
+RESPONSE = message(
+    field("throttle_time_ms", INT32),
+    field(
+        "results",
+        array(
+            field("error_code", INT16),
+            field("error_message", TEXT, nullable_since=0),
+        ),
+    ),
+)
+
+API = Api(
+    key=30,
+    name="CreateAcls",
+    versions=(1, 3),
+    advertised=(1, 3),
+    flexible_from=2,
+    request=REQUEST,
+    response=RESPONSE,
+)

@@ -1,0 +1,166 @@
+"""ACLs, SCRAM credentials and client quotas: decisions, the metadata version, the bound.
+
+Messages and codes of single rows are compared with Apache Kafka's by
+tests/conformance/test_wire_security.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from mqd.controller.acls import (
+    CreateAcls,
+    DeleteAcls,
+    NewAcl,
+    decide_create_acls,
+    decide_delete_acls,
+)
+from mqd.controller.client_quotas import (
+    AlterClientQuotas,
+    QuotaAlteration,
+    decide_alter_client_quotas,
+)
+from mqd.controller.decision_options import DecisionOptions
+from mqd.controller.scram_credentials import (
+    AlterScramCredentials,
+    ScramDeletion,
+    ScramUpsertion,
+    decide_alter_scram_credentials,
+)
+from mqd.errors import ErrorCode, MqError
+from mqd.security.acls import Acl, Operation, PatternType, Permission, ResourceType
+from mqd.security.scram import derive_keys
+from mqd.security.scram_credentials import ScramMechanism
+from tests.controller.cluster import Replica, with_brokers
+from tests.controller.test_size import codes, room_for
+
+SHA_256 = ScramMechanism.SHA_256
+USER = (("user", "alice"),)
+SALTED = bytes.fromhex("c4a49510323ab4f952cac1fa99441939e78ea74d6be81ddf7096e87513dc615d")
+"""The password "pencil" with the salt and the 4096 iterations of RFC 7677."""
+SALT = bytes.fromhex("5b6d99689d12358eeca04b141236fa81")
+
+
+def acl(name: str, principal: str = "User:alice") -> Acl:
+    return Acl(
+        ResourceType.TOPIC,
+        name,
+        PatternType.LITERAL,
+        principal,
+        "*",
+        Operation.READ,
+        Permission.ALLOW,
+    )
+
+
+def create(*acls: Acl, first: int = 1) -> CreateAcls:
+    return CreateAcls(tuple(NewAcl(UUID(int=n), rule) for n, rule in enumerate(acls, first)))
+
+
+def upsertion(user: str = "alice", iterations: int = 4096) -> ScramUpsertion:
+    return ScramUpsertion(user, SHA_256, iterations, SALT, SALTED)
+
+
+def quota(value: float | None, user: str = "alice") -> QuotaAlteration:
+    return QuotaAlteration((("user", user),), (("producer_byte_rate", value),))
+
+
+def test_an_acl_is_created_once_and_deleted_by_id() -> None:
+    replica = with_brokers(1)
+    before = replica.image.size
+    rows = replica.run(decide_create_acls, create(acl("a"), acl("a"), acl("b", "alice")))
+    assert codes(rows) == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
+    assert codes(replica.run(decide_create_acls, create(acl("a"), first=9))) == [ErrorCode.NONE]
+    assert replica.image.acls == {UUID(int=1): acl("a")}
+    replica.run(decide_delete_acls, DeleteAcls((UUID(int=7), UUID(int=1))))
+    assert not replica.image.acls and replica.image.acl_id(acl("a")) is None
+    assert replica.image.size == before
+
+
+def test_many_acls_are_deleted_in_portions() -> None:
+    replica = with_brokers(1)
+    ids = []
+    for first in range(0, 2_500, 500):
+        op = create(*(acl(f"t{n}") for n in range(first, first + 500)), first=first + 1)
+        ids += [new.acl_id for new in op.acls]
+        replica.run(decide_create_acls, op)
+    commands = len(replica.log)
+    replica.run(decide_delete_acls, DeleteAcls(tuple(ids)))
+    assert not replica.image.acls and len(replica.log) > commands + 1
+
+
+def test_the_stored_keys_verify_the_password_and_do_not_contain_it() -> None:
+    replica = with_brokers(1)
+    assert codes(
+        replica.run(decide_alter_scram_credentials, AlterScramCredentials((upsertion(),)))
+    ) == [ErrorCode.NONE]
+    stored = replica.image.scram_credentials["alice", SHA_256]
+    keys = derive_keys(SHA_256, "pencil", SALT, 4096)
+    assert (stored.stored_key, stored.server_key) == (keys.stored_key, keys.server_key)
+    assert not any(SALTED in command for _, command in replica.log)
+    assert SALTED.hex() not in repr(upsertion()) and str(SALTED) not in repr(upsertion())
+    deleted = AlterScramCredentials((ScramDeletion("alice", SHA_256),))
+    assert codes(replica.run(decide_alter_scram_credentials, deleted)) == [ErrorCode.NONE]
+    assert not replica.image.scram_credentials
+
+
+def test_a_user_in_two_alterations_keeps_its_credential() -> None:
+    replica = with_brokers(1)
+    op = AlterScramCredentials((upsertion(), upsertion("bob"), upsertion(iterations=8192)))
+    rows = replica.run(decide_alter_scram_credentials, op)
+    assert [(row.user, row.error_code) for row in rows] == [
+        ("alice", ErrorCode.DUPLICATE_RESOURCE),
+        ("bob", ErrorCode.NONE),
+    ]
+    assert list(replica.image.scram_credentials) == [("bob", SHA_256)]
+
+
+def test_quotas_are_set_changed_and_removed() -> None:
+    replica = with_brokers(1)
+
+    def alter(*alterations: QuotaAlteration, validate_only: bool = False) -> list[ErrorCode]:
+        return codes(
+            replica.run(decide_alter_client_quotas, AlterClientQuotas(alterations, validate_only))
+        )
+
+    assert alter(quota(5.0), validate_only=True) == [ErrorCode.NONE]
+    assert not replica.image.client_quotas
+    assert alter(quota(5.0), quota(0.0, "bob"), quota(float("nan"), "eve")) == [
+        ErrorCode.NONE,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.INVALID_REQUEST,
+    ]
+    commands = len(replica.log)
+    assert alter(quota(5.0)) == [ErrorCode.NONE] and len(replica.log) == commands, "no change"
+    assert alter(quota(6.0), quota(7.0)) == [ErrorCode.INVALID_REQUEST], "one row for an entity"
+    assert replica.image.client_quotas == {USER: {"producer_byte_rate": 5.0}}
+    assert alter(quota(None)) == [ErrorCode.NONE]
+    assert not replica.image.client_quotas
+
+
+Decide = Callable[..., Any]
+EACH: list[tuple[Decide, Any]] = [
+    (decide_create_acls, create(acl("a"))),
+    (decide_alter_scram_credentials, AlterScramCredentials((upsertion(),))),
+    (decide_alter_client_quotas, AlterClientQuotas((quota(5.0),))),
+]
+
+
+@pytest.mark.parametrize(("decide", "op"), EACH)
+def test_the_previous_release_must_be_able_to_read_the_metadata(decide: Decide, op: Any) -> None:
+    replica = with_brokers(1)
+    replica.image.features["mqd.metadata.version"] = 2
+    with pytest.raises(MqError, match="mqctl feature upgrade") as refused:
+        replica.run(decide, op)
+    assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION
+
+
+@pytest.mark.parametrize(("decide", "op"), EACH)
+def test_the_bound_on_the_metadata_applies(decide: Decide, op: Any) -> None:
+    replica: Replica = with_brokers(1)
+    assert codes(replica.run(decide, op, room_for(replica, 100))) == [ErrorCode.POLICY_VIOLATION]
+    assert codes(replica.run(decide, op, DecisionOptions())) == [ErrorCode.NONE]
