@@ -52,6 +52,14 @@ __all__ = [
 ]
 
 ENVIRONMENT_PREFIX = "MQD_"
+LISTENER_PREFIX = "listener.name."
+MECHANISM_SUFFIXES = (
+    ".sasl.jaas.config",
+    ".sasl.server.callback.handler.class",
+    ".sasl.login.callback.handler.class",
+    ".connections.max.reauth.ms",
+)
+"""Ends of keys that `listener.name.NAME.MECHANISM.` precedes."""
 
 
 class Source(Enum):
@@ -87,20 +95,26 @@ replica.
 class NodeConfig(Mapping[str, Value]):
     """Every node key with its typed value. Immutable; `replaced` returns a changed copy."""
 
-    __slots__ = ("_sources", "_values", "warnings")
+    __slots__ = ("_sources", "_values", "listener_settings", "warnings")
 
     def __init__(
         self,
         values: Mapping[str, Value],
         sources: Mapping[str, Source],
         warnings: Iterable[str] = (),
+        listener_settings: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
-        """`values` and `sources` contain the keys that are set, even to their default value."""
+        """`values` and `sources` contain the keys that are set, even to their default value.
+        `listener_settings`: the texts of `listener.name.NAME.KEY`, by NAME in lower case and KEY.
+        """
         assert values.keys() == sources.keys()
         assert values.keys() <= NODE_OPTIONS.keys()
         self._values = dict(values)
         self._sources = dict(sources)
         self.warnings = tuple(warnings)
+        self.listener_settings = {
+            name: dict(settings) for name, settings in (listener_settings or {}).items()
+        }
 
     @classmethod
     def load(
@@ -121,11 +135,11 @@ class NodeConfig(Mapping[str, Value]):
                 reader.set(setting.key, setting.value, Source.FILE, f"{file}{line}: ")
         for variable, text in sorted((environment or {}).items()):
             if variable.startswith(ENVIRONMENT_PREFIX):
-                key = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", ".")
+                key = _key_of_variable(variable)
                 reader.set(key, text, Source.ENVIRONMENT, f"environment variable {variable}: ")
         for key, text in (overrides or {}).items():
             reader.set(key, text, Source.COMMAND_LINE, "-o ")
-        config = cls(reader.values, reader.sources, reader.warnings)
+        config = cls(reader.values, reader.sources, reader.warnings, reader.listener_settings)
         _check_relations(config)
         return config
 
@@ -135,7 +149,24 @@ class NodeConfig(Mapping[str, Value]):
             {**self._values, **changes},
             {**self._sources, **dict.fromkeys(changes, source)},
             self.warnings,
+            self.listener_settings,
         )
+
+    def of_listener(self, name: str) -> NodeConfig:
+        """A copy in which `listener.name.NAME.KEY` replaces KEY. `name` is in any case."""
+        values, sources = dict(self._values), dict(self._sources)
+        for key, text in self.listener_settings.get(name.lower(), {}).items():
+            option = NODE_OPTIONS.get(key)
+            if option is not None:
+                values[key] = option.parse(text)
+                sources[key] = Source.FILE
+        return NodeConfig(values, sources, self.warnings, self.listener_settings)
+
+    def listener_setting(self, name: str, key: str) -> str | None:
+        """The text of `listener.name.NAME.KEY`, also of a KEY that is no node key, such as
+        `plain.sasl.jaas.config`. None if it is not set.
+        """
+        return self.listener_settings.get(name.lower(), {}).get(key)
 
     def of_node(self, peers: Peers, node_id: int) -> NodeConfig:
         """A copy with the keys that the peers file determines, so that DescribeConfigs returns
@@ -146,12 +177,16 @@ class NodeConfig(Mapping[str, Value]):
             "node.id": node_id,
             "broker.id": node_id,
             "broker.rack": node.rack,
-            "listeners": (f"PLAINTEXT://{node.host}:{node.port}",),
-            "advertised.listeners": (f"PLAINTEXT://{node.advertised_host}:{node.advertised_port}",),
             "controller.quorum.voters": tuple(
                 f"{voter.id}@{voter.host}:{voter.peer_port}" for voter in peers.voters.values()
             ),
         }
+        if self.source("listeners") is Source.DEFAULT:
+            changes["listeners"] = (f"PLAINTEXT://{node.host}:{node.port}",)
+            if self.source("advertised.listeners") is Source.DEFAULT:
+                changes["advertised.listeners"] = (
+                    f"PLAINTEXT://{node.advertised_host}:{node.advertised_port}",
+                )
         for key, value in _REPLICATION_DEFAULTS.get(min(len(peers.nodes), 3), {}).items():
             if self.source(key) is Source.DEFAULT:
                 changes[key] = value
@@ -229,12 +264,17 @@ class _Reader:
         self.values: dict[str, Value] = {}
         self.sources: dict[str, Source] = {}
         self.warnings: list[str] = []
+        self.listener_settings: dict[str, dict[str, str]] = {}
 
     def set(self, key: str, text: str, source: Source, where: str) -> None:
         """Set a key. `where` precedes it in messages: "server.properties, line 3: " or "-o "."""
         option = NODE_OPTIONS.get(key)
-        if option is None:
-            option = self._listener_option(key)
+        if option is None and key.startswith(LISTENER_PREFIX):
+            name, _, listener_key = key.removeprefix(LISTENER_PREFIX).partition(".")
+            self.listener_settings.setdefault(name.lower(), {})[listener_key] = text
+            option = NODE_OPTIONS.get(listener_key)
+            if option is None and listener_key.endswith(MECHANISM_SUFFIXES):
+                return
         if option is None:
             self.warnings.append(f"{where}{_unknown(key)}")
             return
@@ -248,20 +288,11 @@ class _Reader:
             raise ConfigError(
                 f"{where}{key} is not supported: {option.note}; remove it to start the node"
             )
-        if key in ("listeners", "advertised.listeners") and isinstance(value, tuple):
-            _refuse_secure_listeners(value, f"{where}{key}")
         if option.status is Status.IGNORED:
             self.warnings.append(f"{where}{key} is ignored: {option.note}")
         if option.name == key:
             self.values[key] = value
             self.sources[key] = source
-
-    def _listener_option(self, key: str) -> Option | None:
-        """The option that `listener.name.NAME.KEY` sets for one listener."""
-        parts = key.split(".", 3)
-        if len(parts) < 4 or parts[:2] != ["listener", "name"]:
-            return None
-        return NODE_OPTIONS.get(parts[3])
 
 
 def topic_options(config: NodeConfig, overrides: Mapping[str, str]) -> dict[str, Value]:
@@ -466,13 +497,14 @@ def _scaled(value: Value, factor: int) -> Value:
     return -1 if value < 0 else value * factor
 
 
-def _refuse_secure_listeners(listeners: tuple[str, ...], where: str) -> None:
-    for listener in listeners:
-        if "SSL" in listener.upper() or "SASL" in listener.upper():
-            raise ConfigError(
-                f"{where}: {listener} requires TLS or SASL, which is not in this release; use "
-                "PLAINTEXT or remove it"
-            )
+def _key_of_variable(variable: str) -> str:
+    """MQD_LOG_DIRS is log.dirs; two underscores are one, and three are a hyphen, as in Kafka's
+    container images: MQD_LISTENER_NAME_SASL__SSL_SSL_CLIENT_AUTH.
+    """
+    name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+    for underscores, sign in (("___", "-"), ("__", " "), ("_", "."), (" ", "_")):
+        name = name.replace(underscores, sign)
+    return name
 
 
 def _check_relations(config: NodeConfig) -> None:

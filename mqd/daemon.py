@@ -32,7 +32,7 @@ from mqd.io.disk import Disk, OsDisk, raise_descriptor_limit
 from mqd.io.entropy import Entropy, RandomEntropy
 from mqd.io.garbage import Garbage
 from mqd.io.memory import memory_bytes
-from mqd.io.net import Listener, Network, OsNetwork
+from mqd.io.net import Network, OsNetwork
 from mqd.limits import DESCRIPTORS_OTHERS, PRODUCER_BYTES
 from mqd.log.compactor_options import CompactorOptions
 from mqd.log.disk.last_registration import NO_BROKER_EPOCH
@@ -42,7 +42,7 @@ from mqd.memory_plan import MemoryPlan
 from mqd.node.controller_contact import ControllerContact
 from mqd.node.data_directory import DataDirectory
 from mqd.node.free_space import why_full
-from mqd.node.listeners import listeners
+from mqd.node.listeners import BoundListeners, listeners, listeners_of, ready_on
 from mqd.node.lost_replicas import LostReplicas
 from mqd.node.publisher import MetadataPublisher
 from mqd.node.signals import StopSignals
@@ -56,7 +56,7 @@ from mqd.replica.follower import FollowerOptions
 from mqd.replica.ports import ReplicaPorts
 from mqd.replica.service import ReplicaService
 from mqd.server.client_quotas import NodeQuotas
-from mqd.server.context import CLIENT, PEER, Node
+from mqd.server.context import Node
 from mqd.server.coordinators import Coordinators
 from mqd.server.forward import Forwarder
 from mqd.server.service import Server
@@ -131,6 +131,7 @@ class Daemon:
         self.peers = options.peers
         self.me: PeerNode = self.peers.require(options.node_id)
         self._check_replication_options()
+        self.client_listeners = listeners_of(self.config, self.me)
         self.network: Network = seams.network or OsNetwork(
             send_buffer_bytes=self.config.integer("socket.send.buffer.bytes"),
             receive_buffer_bytes=self.config.integer("socket.receive.buffer.bytes"),
@@ -289,7 +290,11 @@ class Daemon:
         return ControllerService(
             node_id=NodeId(self.me.id),
             cluster_id=self.peers.cluster_id,
-            address=BrokerAddress(self.me.advertised_host, self.me.advertised_port, self.me.rack),
+            address=BrokerAddress(
+                self.client_listeners[0].advertised_host,
+                self.client_listeners[0].advertised_port,
+                self.me.rack,
+            ),
             quorum=self.raft,
             machine=self.machine,
             clock=seams.clock,
@@ -345,7 +350,9 @@ class Daemon:
             self.seams.disk.make_directory(data.path)
             lock = data.lock()
         try:
-            async with listeners(self.network, self.me, self.peers) as bound:
+            async with listeners(
+                self.network, self.me, self.peers, self.config, self.client_listeners
+            ) as bound:
                 with start_errors("the log directories", data.path):
                     await self.logs.start()
                     data.vouch_for_nothing_lost(self.logs)
@@ -365,7 +372,7 @@ class Daemon:
         if self.failure is not None:
             raise StartError(self.failure)
 
-    async def _run_services(self, bound: dict[str, Listener]) -> None:
+    async def _run_services(self, bound: BoundListeners) -> None:
         async with trio.open_nursery() as background:
             background.start_soon(self.logs.run)
             background.start_soon(self.replica.run)
@@ -399,15 +406,18 @@ class Daemon:
                 with trio.CancelScope() as starting:
                     serving.start_soon(self._cancel_on_stop, starting)
                     server = self.server = Server(node, self.network)
-                    self.serve_clients = lambda: server.listen(bound[CLIENT], CLIENT)
-                    await serving.start(server.run, [(bound[PEER], PEER)])
+
+                    def serve_clients() -> None:
+                        for client_listener, listener in bound.clients:
+                            server.listen(listener, client_listener)
+
+                    self.serve_clients = serve_clients
+                    await serving.start(server.run, bound.peer)
                     serving.start_soon(self.publisher.run, self.machine.image)
                     await serving.start(self.controller.run)
                     if self.seams.owns_process:
                         background.start_soon(Garbage().run)
-                    self.seams.announce(
-                        f"mqd node {self.me.id} ready on {self.me.host}:{bound[CLIENT].port}"
-                    )
+                    self.seams.announce(f"mqd node {self.me.id} ready on {ready_on(bound)}")
                 await self.stop.wait()
                 await self._leave()
                 # the peer listener still receives the responses that the hand-over waits for

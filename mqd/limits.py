@@ -99,6 +99,12 @@ the node run.
 """
 SENT_BYTES_PER_SLICE = 4 * MIB
 """Bytes sent on one connection in one slice: about a millisecond of copying."""
+TLS_RECEIVE_BYTES = 64 * KIB
+"""Encrypted bytes that one call receives."""
+TLS_SEND_BYTES = 64 * KIB
+"""Bytes of a response that are encrypted at once. So many wait, encrypted, for a slow reader."""
+TLS_CONNECTION_BYTES = 32 * KIB
+"""Estimated memory of an incomplete TLS handshake."""
 PEER_CONNECTIONS_MAX = 192
 """Open connections of nodes that have completed the handshake."""
 UNAUTHENTICATED_CLUSTER_MAX = 64

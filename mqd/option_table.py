@@ -68,6 +68,14 @@ OPEN = _Support(
     Status.REFUSED,
     "TLS, SASL and access control are not in this release: the node would be unprotected",
 )
+OPENSSL = _Support(Status.IGNORED, "OpenSSL does the work of Java's security providers")
+VERSIONS = _Support(
+    Status.IGNORED, "ssl.enabled.protocols decides, and the newest common one is used"
+)
+RELOADED = _Support(Status.IGNORED, "a new certificate may have any name")
+BROKER_TLS = _Support(
+    Status.IGNORED, "a broker checks no host names of clients; peer.ssl checks those of nodes"
+)
 JAVA = _Support(Status.REFUSED, "mqd runs no Java classes")
 TIERED = _Support(Status.REFUSED, "mqd has no tiered storage")
 
@@ -129,7 +137,7 @@ _TABLE: Final = (
         "Pause between retries that add partitions to a transaction",
         minimum=1,
     ),
-    _node("advertised.listeners", LIST, None, PEERS, "Addresses that clients connect to"),
+    _node("advertised.listeners", LIST, None, DONE, "Addresses that clients connect to"),
     _node(
         "allow.everyone.if.no.acl.found",
         BOOLEAN,
@@ -283,7 +291,7 @@ _TABLE: Final = (
         "controller.listener.names",
         LIST,
         (),
-        PEERS,
+        DONE,
         "Names of the listeners that the controller uses",
     ),
     _node(
@@ -983,17 +991,15 @@ _TABLE: Final = (
         "listener.security.protocol.map",
         STRING,
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
-        PEERS,
+        DONE,
         "Security protocols of listeners, by name",
-        dynamic=True,
     ),
     _node(
         "listeners",
         LIST,
         ("PLAINTEXT://:9092",),
-        PEERS,
+        DONE,
         "Addresses that the node listens on",
-        dynamic=True,
     ),
     _node(
         "log.cleaner.backoff.ms",
@@ -2360,39 +2366,37 @@ _TABLE: Final = (
         "ssl.allow.dn.changes",
         BOOLEAN,
         False,
-        NO_SECURITY,
+        RELOADED,
         "Whether a new certificate may have another name",
     ),
     _node(
         "ssl.allow.san.changes",
         BOOLEAN,
         False,
-        NO_SECURITY,
+        RELOADED,
         "Whether a new certificate may have other alternative names",
     ),
-    _node("ssl.cipher.suites", LIST, (), NO_SECURITY, "Permitted cipher suites", dynamic=True),
+    _node("ssl.cipher.suites", LIST, (), DONE, "Permitted cipher suites"),
     _node(
         "ssl.client.auth",
         STRING,
         "none",
-        OPEN,
+        DONE,
         "Whether clients must present a certificate",
         valid=("required", "requested", "none"),
-        dynamic=True,
     ),
     _node(
         "ssl.enabled.protocols",
         LIST,
         ("TLSv1.2", "TLSv1.3"),
-        NO_SECURITY,
+        DONE,
         "Permitted TLS versions",
-        dynamic=True,
     ),
     _node(
         "ssl.endpoint.identification.algorithm",
         STRING,
         "https",
-        NO_SECURITY,
+        BROKER_TLS,
         "How host names in certificates are checked",
         dynamic=True,
     ),
@@ -2404,12 +2408,12 @@ _TABLE: Final = (
         "Class that creates TLS engines",
         dynamic=True,
     ),
-    _node("ssl.key.password", PASSWORD, None, OPEN, "Password of the private key", dynamic=True),
+    _node("ssl.key.password", PASSWORD, None, DONE, "Password of the private key"),
     _node(
         "ssl.keymanager.algorithm",
         STRING,
         "SunX509",
-        NO_SECURITY,
+        OPENSSL,
         "Java key manager algorithm",
         dynamic=True,
     ),
@@ -2417,37 +2421,33 @@ _TABLE: Final = (
         "ssl.keystore.certificate.chain",
         PASSWORD,
         None,
-        OPEN,
+        DONE,
         "Certificate chain of this node",
-        dynamic=True,
     ),
-    _node("ssl.keystore.key", PASSWORD, None, OPEN, "Private key of this node", dynamic=True),
+    _node("ssl.keystore.key", PASSWORD, None, DONE, "Private key of this node"),
     _node(
         "ssl.keystore.location",
         STRING,
         None,
-        OPEN,
+        DONE,
         "File with the private key and certificate of this node",
-        dynamic=True,
     ),
-    _node("ssl.keystore.password", PASSWORD, None, OPEN, "Password of the key store", dynamic=True),
-    _node("ssl.keystore.type", STRING, "JKS", NO_SECURITY, "Format of the key store", dynamic=True),
+    _node("ssl.keystore.password", PASSWORD, None, DONE, "Password of the key store"),
+    _node("ssl.keystore.type", STRING, "JKS", DONE, "Format of the key store"),
     _node(
         "ssl.principal.mapping.rules",
         STRING,
         "DEFAULT",
-        NO_SECURITY,
+        DONE,
         "Rules from certificate names to short names",
     ),
-    _node("ssl.protocol", STRING, "TLSv1.3", NO_SECURITY, "Preferred TLS version", dynamic=True),
-    _node(
-        "ssl.provider", STRING, None, NO_SECURITY, "Java security provider for TLS", dynamic=True
-    ),
+    _node("ssl.protocol", STRING, "TLSv1.3", VERSIONS, "Preferred TLS version", dynamic=True),
+    _node("ssl.provider", STRING, None, OPENSSL, "Java security provider for TLS", dynamic=True),
     _node(
         "ssl.secure.random.implementation",
         STRING,
         None,
-        NO_SECURITY,
+        OPENSSL,
         "Java random number generator for TLS",
         dynamic=True,
     ),
@@ -2455,27 +2455,20 @@ _TABLE: Final = (
         "ssl.trustmanager.algorithm",
         STRING,
         "PKIX",
-        NO_SECURITY,
+        OPENSSL,
         "Java trust manager algorithm",
         dynamic=True,
     ),
-    _node(
-        "ssl.truststore.certificates", PASSWORD, None, OPEN, "Trusted certificates", dynamic=True
-    ),
+    _node("ssl.truststore.certificates", PASSWORD, None, DONE, "Trusted certificates"),
     _node(
         "ssl.truststore.location",
         STRING,
         None,
-        OPEN,
+        DONE,
         "File with the trusted certificates",
-        dynamic=True,
     ),
-    _node(
-        "ssl.truststore.password", PASSWORD, None, OPEN, "Password of the trust store", dynamic=True
-    ),
-    _node(
-        "ssl.truststore.type", STRING, "JKS", NO_SECURITY, "Format of the trust store", dynamic=True
-    ),
+    _node("ssl.truststore.password", PASSWORD, None, DONE, "Password of the trust store"),
+    _node("ssl.truststore.type", STRING, "JKS", DONE, "Format of the trust store"),
     _node("super.users", STRING, "", OPEN, "Principals with all permissions"),
     _node(
         "telemetry.max.bytes",

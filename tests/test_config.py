@@ -183,7 +183,8 @@ def test_the_configuration_returns_the_values_of_the_peers_file() -> None:
         'cluster_id="c"\n[[node]]\nid=7\nhost="a"\nport=1\npeer_port=2\nrack="r"\nadverti'
         'sed_host="b"\n'
     )
-    config = load("listeners=PLAINTEXT://:9999").of_node(parse_peers(text, Path("peers.toml")), 7)
+    peers = parse_peers(text, Path("peers.toml"))
+    config = load("node.id=9").of_node(peers, 7)
     assert config["node.id"] == 7
     assert config["listeners"] == ("PLAINTEXT://a:1",)
     assert config["advertised.listeners"] == ("PLAINTEXT://b:1",)
@@ -192,6 +193,8 @@ def test_the_configuration_returns_the_values_of_the_peers_file() -> None:
     assert config.source("node.id") is Source.PEERS
     assert config.source("node.id").config_source == 4
     assert len(config.warnings) == 1
+    listeners = load("listeners=SSL://:9999").of_node(peers, 7)["listeners"]
+    assert listeners == ("SSL://:9999",)
 
 
 def test_secrets_are_not_shown() -> None:
@@ -214,7 +217,7 @@ def test_secrets_are_not_shown() -> None:
         ("retention.ms=1", ["a topic key", "log.retention.ms"]),
         ("remote.storage.enable=false", ["a topic key"]),
         ("num.io.threads=8", ["ignored", "one event loop"]),
-        ("listeners=PLAINTEXT://:9093", ["ignored", "peers file"]),
+        ("inter.broker.listener.name=SSL", ["ignored", "peers file"]),
         ("listener.name.client.num.io.threads=8", ["ignored"]),
     ],
 )
@@ -238,9 +241,8 @@ def test_a_warning_of_an_unknown_variable_has_its_name() -> None:
             "authorizer.class.name=org.example.Mine",
             ["not supported", "access control", "remove it"],
         ),
-        ("ssl.keystore.location=/k", ["not supported", "TLS"]),
-        ("listener.name.client.ssl.keystore.location=/k", ["not supported", "TLS"]),
-        ("listeners=SASL_SSL://:9093", ["SASL_SSL://:9093", "TLS or SASL"]),
+        ("ssl.engine.factory.class=org.example.Mine", ["not supported", "Java"]),
+        ("listener.name.client.ssl.engine.factory.class=x", ["not supported", "Java"]),
         ("remote.log.storage.system.enable=true", ["not supported", "tiered"]),
         ("create.topic.policy.class.name=org.example.Mine", ["not supported", "Java"]),
         ("broker.heartbeat.interval.ms=9000", ["broker.session.timeout.ms", "fenced"]),

@@ -19,6 +19,7 @@ import errno
 import os
 import select
 import socket
+from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
@@ -212,11 +213,52 @@ class OsSocket:
             raise OSError(errno.EIO, f"{file.path} ends before position {position + size}")
         return sent
 
+    def peek(self) -> bytes:
+        """The next byte, which stays unread; empty at the end of the stream. Raises
+        BlockingIOError.
+        """
+        return self._socket.recv(1, socket.MSG_PEEK)
+
     def close(self) -> None:
         self._socket.close()
 
     def fileno(self) -> int:
         return self._descriptor
+
+
+class LayeredSocket(Socket):
+    """A Socket above an `OsSocket`. It may hold bytes that the poller cannot see."""
+
+    __slots__ = ("_poller", "events", "is_holding")
+
+    def __init__(self) -> None:
+        self._poller: EpollPoller | None = None
+        self.events = 0
+        """What its owner watches."""
+        self.is_holding = False
+        """Whether bytes have arrived that `receive_into` has not returned, and that the kernel
+        does not report.
+        """
+
+    def watched(self, poller: EpollPoller | None, events: int) -> None:
+        self._poller, self.events = poller, events
+
+    def report(self) -> None:
+        """`is_holding` or `has_unsent` may have changed."""
+        if self._poller is not None:
+            self._poller.layered_changed(self)
+
+    @property
+    @abstractmethod
+    def has_unsent(self) -> bool:
+        """Whether bytes wait in this layer until the kernel takes them."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Send them. Raises OSError."""
+
+    @abstractmethod
+    def fileno(self) -> int: ...
 
 
 class OsListener:
@@ -254,40 +296,113 @@ class OsListener:
 
 
 class EpollPoller:
-    """A Poller on one epoll descriptor, which Trio awaits like a socket."""
+    """A Poller on one epoll descriptor, which Trio awaits like a socket.
+
+    It also reports sockets that hold bytes themselves (`LayeredSocket`). An eventfd keeps the epoll
+    descriptor readable while one of them does.
+    """
 
     _EVENTS_MAX = 512
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._ready: dict[int, Ready] = {}
+        self._layered: dict[int, LayeredSocket] = {}
+        self._holding: dict[int, LayeredSocket] = {}
+        """Those of `_layered` that hold bytes, and that are watched for them."""
+        self._flushing: set[int] = set()
+        """Those of `_layered` whose unsent bytes this poller sends."""
+        self._wake = -1
+        """The eventfd, from the first `LayeredSocket` on."""
 
     def watch(self, sock: Socket, ready: Ready, events: int) -> None:
-        assert isinstance(sock, OsSocket)
+        assert isinstance(sock, OsSocket | LayeredSocket)
         descriptor = sock.fileno()
-        if descriptor in self._ready:
-            self._epoll.modify(descriptor, events)
-        else:
-            self._epoll.register(descriptor, events)
+        is_new = descriptor not in self._ready
         self._ready[descriptor] = ready
+        if isinstance(sock, LayeredSocket):
+            sock.watched(self, events)
+            self._layered[descriptor] = sock
+            if descriptor in self._flushing:
+                events |= WRITABLE
+        if is_new:
+            self._epoll.register(descriptor, events)
+        else:
+            self._epoll.modify(descriptor, events)
+        if isinstance(sock, LayeredSocket):
+            self.layered_changed(sock)
 
     def forget(self, sock: Socket) -> None:
-        assert isinstance(sock, OsSocket)
-        if self._ready.pop(sock.fileno(), None) is not None:
-            self._epoll.unregister(sock.fileno())
+        assert isinstance(sock, OsSocket | LayeredSocket)
+        descriptor = sock.fileno()
+        if self._ready.pop(descriptor, None) is not None:
+            self._epoll.unregister(descriptor)
+        if self._layered.pop(descriptor, None) is not None:
+            assert isinstance(sock, LayeredSocket)
+            sock.watched(None, 0)
+            self._flushing.discard(descriptor)
+            self._hold(descriptor, None)
+
+    def layered_changed(self, sock: LayeredSocket) -> None:
+        """Called by the socket: see `LayeredSocket.report`."""
+        descriptor = sock.fileno()
+        holds = sock.is_holding and sock.events & READABLE
+        if holds or descriptor in self._holding:
+            self._hold(descriptor, sock if holds else None)
+        if sock.has_unsent != (descriptor in self._flushing):
+            if sock.has_unsent:
+                self._flushing.add(descriptor)
+                self._epoll.modify(descriptor, sock.events | WRITABLE)
+            else:
+                self._flushing.discard(descriptor)
+                self._epoll.modify(descriptor, sock.events)
+
+    def _hold(self, descriptor: int, sock: LayeredSocket | None) -> None:
+        was_empty = not self._holding
+        if sock is None:
+            self._holding.pop(descriptor, None)
+        else:
+            self._holding[descriptor] = sock
+        if was_empty and self._holding:
+            if self._wake < 0:
+                self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+                self._epoll.register(self._wake, READABLE)
+            os.eventfd_write(self._wake, 1)
+        elif not was_empty and not self._holding:
+            os.eventfd_read(self._wake)
 
     def ready_nowait(self) -> list[tuple[Ready, int]]:
         ready = self._ready
-        return [
-            (ready[descriptor], events)
-            for descriptor, events in self._epoll.poll(0, self._EVENTS_MAX)
-        ]
+        found = self._epoll.poll(0, self._EVENTS_MAX)
+        if not self._layered:
+            return [(ready[descriptor], events) for descriptor, events in found]
+        return self._with_layered(found)
+
+    def _with_layered(self, found: list[tuple[int, int]]) -> list[tuple[Ready, int]]:
+        ready, layered = self._ready, self._layered
+        all_events = dict(found)
+        all_events.pop(self._wake, None)
+        for descriptor in self._holding:
+            all_events[descriptor] = all_events.get(descriptor, 0) | READABLE
+        result = []
+        for descriptor, events in all_events.items():
+            if events & WRITABLE and descriptor in self._flushing:
+                try:
+                    layered[descriptor].flush()
+                except OSError:
+                    events |= HANG_UP
+                if not events & ~WRITABLE and not layered[descriptor].events & WRITABLE:
+                    continue
+            result.append((ready[descriptor], events))
+        return result
 
     async def wait_ready(self) -> None:
         await trio.lowlevel.wait_readable(self._epoll.fileno())
 
     def close(self) -> None:
         self._epoll.close()
+        if self._wake >= 0:
+            os.close(self._wake)
 
 
 class OsNetwork:

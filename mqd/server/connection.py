@@ -23,14 +23,17 @@ from typing import Protocol
 
 from mqd.errors import ProtocolError
 from mqd.io.net import HANG_UP, READABLE, WRITABLE, Socket
+from mqd.io.tls import TlsFailed, TlsSocket
 from mqd.limits import (
     FRAME_BYTES_MIN,
     IN_FLIGHT_REQUESTS_MAX,
     KIB,
     RECEIVE_BYTES_MAX,
+    TLS_CONNECTION_BYTES,
     UNAUTHENTICATED_FRAME_BYTES_MAX,
 )
 from mqd.raft.handshake_listener import ListenerHandshake
+from mqd.security.client_listeners import ClientListener
 from mqd.security.principal import ANONYMOUS
 from mqd.server.bugs import raised_in_core
 from mqd.server.connection_owner import Cancellable, Freeable, Owner
@@ -89,6 +92,7 @@ class Connection:
         "_events",
         "barrier",
         "client_id",
+        "client_listener",
         "frames",
         "handshake",
         "is_dirty",
@@ -114,11 +118,20 @@ class Connection:
         "work",
     )
 
-    def __init__(self, owner: Owner[Connection], sock: Socket, listener: str, now: float) -> None:
+    def __init__(
+        self,
+        owner: Owner[Connection],
+        sock: Socket,
+        listener: str,
+        now: float,
+        client_listener: ClientListener | None = None,
+    ) -> None:
         self.owner = owner
         self.sock = sock
         self.peer = sock.peer
         self.listener = listener
+        self.client_listener = client_listener
+        """The listener for clients that accepted it. None on the peer listener."""
         self.peer_node: int | None = None
         """On the peer listener: the node that completed the handshake."""
         self.principal = ANONYMOUS
@@ -165,6 +178,8 @@ class Connection:
         """Seconds of the event loop that its requests have used. If the connection was idle, the
         count continues from the virtual time of the server (Server._turn).
         """
+        if isinstance(sock, TlsSocket):
+            self._begin_tls(sock)
         owner.poller.watch(sock, self, READABLE)
 
     # -- receiving ---------------------------------------------------------------------------------
@@ -348,7 +363,28 @@ class Connection:
         if self.open:
             self.owner.resume_later(self)
 
+    # -- TLS ---------------------------------------------------------------------------------------
+
+    def _begin_tls(self, sock: TlsSocket) -> None:
+        """Count the memory of the handshake until it is complete."""
+        sock.on_established = self._on_tls_established
+        self.request_pool.bytes += TLS_CONNECTION_BYTES
+
+    def _on_tls_established(self) -> None:
+        assert isinstance(self.sock, TlsSocket)
+        self.request_pool.bytes -= TLS_CONNECTION_BYTES
+        self.principal = self.sock.principal
+
+    @property
+    def _is_in_tls_handshake(self) -> bool:
+        return isinstance(self.sock, TlsSocket) and not self.sock.is_established
+
     # -- state -------------------------------------------------------------------------------------
+
+    @property
+    def listener_name(self) -> str:
+        """For log lines."""
+        return self.listener if self.client_listener is None else self.client_listener.name
 
     @property
     def must_wait(self) -> bool:
@@ -373,6 +409,11 @@ class Connection:
     def is_unauthenticated(self) -> bool:
         """Whether its peer, on the peer listener, has not completed the handshake."""
         return self.listener == PEER and self.peer_node is None
+
+    @property
+    def is_in_handshake(self) -> bool:
+        """Whether a handshake must be complete soon: of TLS, or of a node."""
+        return self.is_unauthenticated or self._is_in_tls_handshake
 
     @property
     def received_at(self) -> float:
@@ -502,7 +543,10 @@ class Connection:
     def refuse(self, error: ProtocolError) -> None:
         """Close the connection: its peer sent an invalid request, or one that it may not send."""
         logger.warning(
-            "closing a connection peer=%s listener=%s reason=%s", self.peer, self.listener, error
+            "closing a connection peer=%s listener=%s reason=%s",
+            self.peer,
+            self.listener_name,
+            error,
         )
         self.close()
 
@@ -513,6 +557,14 @@ class Connection:
         """
         if isinstance(error, ProtocolError):
             self.refuse(error)
+        elif isinstance(error, TlsFailed):
+            logger.warning(
+                "secure connection failed peer=%s listener=%s reason=%s",
+                self.peer,
+                self.listener_name,
+                error,
+            )
+            self.close()
         elif isinstance(error, OSError):
             self._lost(error)
         elif raised_in_core(error):
@@ -542,6 +594,8 @@ class Connection:
         if not self.open:
             return
         self.open = False
+        if self._is_in_tls_handshake:
+            self.request_pool.bytes -= TLS_CONNECTION_BYTES
         self.owner.poller.forget(self.sock)
         self.sock.close()
         if self.work is not None:

@@ -17,6 +17,7 @@ from mqd.peers import Peers
 from mqd.protocol.request_header import RequestHeader
 from mqd.raft.service import RaftService
 from mqd.replica.service import ReplicaService
+from mqd.security.client_listeners import ClientListener
 from mqd.security.principal import ANONYMOUS, Principal
 from mqd.server.client_quotas import NodeQuotas
 from mqd.server.forward import Forwarder
@@ -24,7 +25,7 @@ from mqd.server.guards import Guards
 from mqd.types import NodeId
 
 CLIENT = "client"
-"""The listener for clients."""
+"""The listeners for clients (security/client_listeners.py)."""
 PEER = "peer"
 """The listener for the other nodes: privileged APIs and Raft."""
 
@@ -69,5 +70,7 @@ class Context:
     """On the peer listener: the node that sends the request. None for clients."""
     principal: Principal = ANONYMOUS
     """The identity that the connection has proved."""
+    client_listener: ClientListener | None = None
+    """The listener on which the request came. None on the peer listener."""
     waits: Callable[[], None] = lambda: None
     """Called by a handler that waits for other clients from now on, and keeps nothing large."""

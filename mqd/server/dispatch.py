@@ -223,6 +223,7 @@ class Dispatcher:
             now,
             connection.peer_node,
             connection.principal,
+            connection.client_listener,
             waits,
         )
 

@@ -22,11 +22,12 @@ from mqd.limits import (
     SLICE_SECONDS_MAX,
     TURN_SECONDS_MAX,
 )
+from mqd.security.client_listeners import ClientListener
 from mqd.security.quotas import REQUEST_PERCENTAGE
 from mqd.server.connection import RESUME, Connection
 from mqd.server.connection_memory import ConnectionMemory
 from mqd.server.connection_quotas import ConnectionQuotas
-from mqd.server.context import Node
+from mqd.server.context import CLIENT, PEER, Node
 from mqd.server.dispatch import Dispatcher
 from mqd.server.muted import MutedConnections
 from mqd.server.receive_buffers import Arena
@@ -117,17 +118,16 @@ class Server:
 
     async def run(
         self,
-        listeners: list[tuple[Listener, str]],
+        peer_listener: Listener,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve `(listener, kind)`, and those that `listen` adds, until cancelled; then
-        every connection is closed.
+        """Serve `peer_listener`, and those that `listen` adds, until cancelled; then every
+        connection is closed.
         """
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                for listener, kind in listeners:
-                    self.listen(listener, kind)
+                self._spawn(self._accept, peer_listener, PEER, None)
                 nursery.start_soon(self._sweep)
                 nursery.start_soon(self.memory.share)
                 nursery.start_soon(self._muted.run)
@@ -139,9 +139,9 @@ class Server:
                 connection.close()
             self.poller.close()
 
-    def listen(self, listener: Listener, kind: str) -> None:
-        """Accept connections from now on. The listener stays its owner's."""
-        self._spawn(self._accept, listener, kind)
+    def listen(self, listener: Listener, client_listener: ClientListener) -> None:
+        """Accept connections of clients from now on. The listener stays its owner's."""
+        self._spawn(self._accept, listener, CLIENT, client_listener)
 
     async def _serve(self) -> None:
         poller, clock = self.poller, self._node.clock.monotonic
@@ -259,12 +259,14 @@ class Server:
 
     # -- connections -------------------------------------------------------------------------------
 
-    async def _accept(self, listener: Listener, kind: str) -> None:
+    async def _accept(
+        self, listener: Listener, kind: str, client_listener: ClientListener | None
+    ) -> None:
         while True:
             sock = await listener.accept()
             if await self._quotas.admits(sock, kind):
                 self.now = self._node.clock.monotonic()
-                connection = Connection(self, sock, kind, self.now)
+                connection = Connection(self, sock, kind, self.now, client_listener)
                 self._connections[connection] = None
                 self._quotas.add(connection)
 
@@ -295,9 +297,7 @@ class Server:
                         connection.peer,
                     )
                     connection.close()
-                elif (
-                    connection.is_unauthenticated and now - connection.since > HANDSHAKE_SECONDS_MAX
-                ):
+                elif connection.is_in_handshake and now - connection.since > HANDSHAKE_SECONDS_MAX:
                     logger.debug(
                         "closing a connection peer=%s reason=no handshake in time",
                         connection.peer,

@@ -48,6 +48,7 @@ from mqd.protocol.record_reader import iterate_records
 from mqd.protocol.schema import Api, decode_response_header, encode_request_header
 from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
+from mqd.security.client_listeners import ClientListener, SecurityProtocol
 from mqd.server.client_quotas import NodeQuotas
 from mqd.server.context import CLIENT, PEER
 from mqd.server.guards import Guards
@@ -265,6 +266,9 @@ class Client:
         return response.responses[0].partitions[0]
 
 
+LISTENER = ClientListener("PLAINTEXT", SecurityProtocol.PLAINTEXT, "mqd", 9092, "mqd", 9092)
+
+
 class Rig:
     """One node's server, and its metadata."""
 
@@ -465,8 +469,7 @@ async def rig(directory: Path, **options: str) -> AsyncIterator[Rig]:
     made.register(ME, OTHER)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(made.replica.run)
-        await nursery.start(
-            made.server.run, [(listener, kind) for kind, listener in made.listeners.items()]
-        )
+        await nursery.start(made.server.run, made.listeners[PEER])
+        made.server.listen(made.listeners[CLIENT], LISTENER)
         yield made
         nursery.cancel_scope.cancel()

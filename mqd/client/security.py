@@ -1,0 +1,56 @@
+"""How a client proves who it is, and which brokers it trusts. Pure.
+
+The names are those of Kafka's client properties: `security.protocol`, `ssl.truststore.*`,
+`ssl.keystore.*`, `ssl.endpoint.identification.algorithm`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mqd.client.errors import invalid_value
+from mqd.security.client_listeners import SecurityProtocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Security:
+    """The security of each connection of a client. The default is none: PLAINTEXT.
+
+    Certificates and keys are files, or text in PEM.
+    """
+
+    protocol: str = "PLAINTEXT"
+    """PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
+    ca: Path | str | None = None
+    """Trusted certificates. None: those of the system."""
+    ca_password: str | None = field(default=None, repr=False)
+    """The password of a PKCS12 file."""
+    certificate: Path | str | None = field(default=None, repr=False)
+    """The certificate chain of this client. With a PKCS12 file, or a file that has both, `key` is
+    None.
+    """
+    key: Path | str | None = field(default=None, repr=False)
+    key_password: str | None = field(default=None, repr=False)
+    check_host_name: bool = True
+    """Whether a broker's certificate must name the host that the client connects to."""
+    protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
+    cipher_suites: tuple[str, ...] = ()
+    """Java's names; empty: those of the system."""
+
+    def __post_init__(self) -> None:
+        if self.protocol not in SecurityProtocol.__members__:
+            raise invalid_value(
+                f"protocol is {self.protocol!r}",
+                f"use one of {', '.join(SecurityProtocol.__members__)}",
+            )
+        if self.key is not None and self.certificate is None:
+            raise invalid_value("key is set, and certificate is not", "set both")
+
+    @property
+    def has_tls(self) -> bool:
+        return SecurityProtocol[self.protocol].has_tls
+
+    @property
+    def has_sasl(self) -> bool:
+        return SecurityProtocol[self.protocol].has_sasl
