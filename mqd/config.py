@@ -60,6 +60,8 @@ MECHANISM_SUFFIXES = (
     ".connections.max.reauth.ms",
 )
 """Ends of keys that `listener.name.NAME.MECHANISM.` precedes."""
+STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+"""Kafka's name for the authorizer that mqd has (security/authorizer.py)."""
 
 
 class Source(Enum):
@@ -507,7 +509,24 @@ def _key_of_variable(variable: str) -> str:
     return name
 
 
+def _check_authorizer(config: NodeConfig) -> None:
+    name = config["authorizer.class.name"]
+    if name not in ("", STANDARD_AUTHORIZER):
+        raise ConfigError(
+            f"authorizer.class.name: '{name}' is not supported: mqd runs no Java classes; use "
+            f"{STANDARD_AUTHORIZER}, or remove it for a cluster without access control"
+        )
+    for user in filter(None, map(str.strip, str(config["super.users"]).split(";"))):
+        type_, _, principal = user.partition(":")
+        if not type_ or not principal:
+            raise ConfigError(
+                f"super.users: '{user}' is not a principal; write each one as User:NAME, "
+                "separated by semicolons"
+            )
+
+
 def _check_relations(config: NodeConfig) -> None:
+    _check_authorizer(config)
     heartbeat, session = (
         config.integer("broker.heartbeat.interval.ms"),
         config.integer("broker.session.timeout.ms"),

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -55,6 +56,7 @@ from mqd.replica.fetchers import Fetchers
 from mqd.replica.follower import FollowerOptions
 from mqd.replica.ports import ReplicaPorts
 from mqd.replica.service import ReplicaService
+from mqd.server.authorization import acls_changed, authorizer_of
 from mqd.server.client_quotas import NodeQuotas
 from mqd.server.context import Node
 from mqd.server.coordinators import Coordinators
@@ -144,6 +146,7 @@ class Daemon:
         self.raft = self._make_raft()
         self.forwarder = Forwarder(self.peers, self.me.id, self.network, self.raft.authenticate)
         self.controller = self._make_controller()
+        self.authorizer = authorizer_of(self.config)
         self.fetchers = Fetchers(
             node_id=NodeId(self.me.id),
             replica=self.replica,
@@ -313,6 +316,7 @@ class Daemon:
         controller.lifecycle.disk_serial = lambda: self.logs.housekeeping.disk_serial
         controller.lifecycle.partitions_max = lambda: self.logs.partitions_max
         self.raft.peer_links.on_peer_gone = controller.session_watch.on_peer_gone
+        controller.subscribe(partial(acls_changed, self.authorizer))
         controller.subscribe(self.publisher)
         controller.subscribe(self.coordinators.metadata_changed)
         controller.subscribe(self._on_image_changed)
@@ -399,6 +403,7 @@ class Daemon:
                 groups=self.coordinators.groups,
                 transactions=self.coordinators.transactions,
                 quotas=NodeQuotas(self.config),
+                authorizer=self.authorizer,
             )
             self.coordinators.node = node
             background.start_soon(self.coordinators.run)

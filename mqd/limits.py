@@ -396,6 +396,16 @@ ASSIGNMENT_STEPS_PER_SLICE = 60_000
 ASSIGNMENT_STEPS_PER_PORTION = 60_000
 """The same for the records of a target assignment: to encode, append and replay one batch."""
 
+# -- access control (security/)
+AUTHORIZER_DECISIONS_MAX = 50_000
+"""Cached decisions of the authorizer, for all principals: about 20 MB. Then it forgets them."""
+AUTHORIZER_NAME_CHARS_CACHED_MAX = 255
+"""Decisions about longer names are not cached."""
+AUDIT_LINES_PER_SECOND = 10
+"""Lines of the audit log for one principal in one second. Others are counted."""
+AUDIT_PRINCIPALS_MAX = 1_000
+"""Principals whose lines are counted. Beyond that, all others share one count."""
+
 # -- the log (log/)
 SCAN_BYTES = 1 * MIB
 """Bytes of a segment in one read of a recovery or lookup."""

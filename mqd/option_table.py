@@ -142,8 +142,8 @@ _TABLE: Final = (
         "allow.everyone.if.no.acl.found",
         BOOLEAN,
         False,
-        NO_SECURITY,
-        "Whether a resource without rules is open to all",
+        DONE,
+        "Whether a resource that no ACL matches is open to all",
     ),
     _node(
         "alter.config.policy.class.name",
@@ -168,7 +168,13 @@ _TABLE: Final = (
         "Length of each sample of this quota",
         minimum=1,
     ),
-    _node("authorizer.class.name", STRING, "", OPEN, "Class that authorizes requests"),
+    _node(
+        "authorizer.class.name",
+        STRING,
+        "",
+        DONE,
+        "Authorizer of requests: StandardAuthorizer checks ACLs; without one, all is allowed",
+    ),
     _node(
         "auto.create.topics.enable",
         BOOLEAN,
@@ -2469,7 +2475,13 @@ _TABLE: Final = (
     ),
     _node("ssl.truststore.password", PASSWORD, None, DONE, "Password of the trust store"),
     _node("ssl.truststore.type", STRING, "JKS", DONE, "Format of the trust store"),
-    _node("super.users", STRING, "", OPEN, "Principals with all permissions"),
+    _node(
+        "super.users",
+        STRING,
+        "",
+        DONE,
+        "Principals with all permissions, separated by semicolons: User:admin;User:ops",
+    ),
     _node(
         "telemetry.max.bytes",
         INT,

@@ -27,7 +27,9 @@ from mqd.replica.fetch_session import (
 from mqd.replica.partition import Partition
 from mqd.replica.selector import RACK_AWARE, ReplicaView, select
 from mqd.replica.waiters import FetchWaiter
+from mqd.security.acls import Operation
 from mqd.security.quotas import CONSUMER_BYTE_RATE
+from mqd.server.authorization import hot_permissions, may_use_topic
 from mqd.server.context import Node
 from mqd.server.fetch_run import (
     BY_ID_FROM_VERSION,
@@ -49,6 +51,7 @@ from mqd.server.partitions import (
     RECORDS,
     UNKNOWN_ERRORS,
     FetchRow,
+    empty_fetch_row,
     refused_fetch_row,
     unknown_partition,
 )
@@ -56,6 +59,7 @@ from mqd.server.slices import finished_in_slices
 from mqd.types import NO_EPOCH, NodeId
 
 _FROM_FOLLOWERS_FROM_VERSION = 11
+_DENIED = MqError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 T = TypeVar("T")
 
@@ -148,7 +152,18 @@ class ConsumerFetch:
         by_topic = replica.by_id if by_id else replica.by_name
         rows, partitions, size = plan.rows, plan.partitions, plan.size
         urgent = plan.urgent
+        connection = pending.slot.connection
+        permissions = hot_permissions(self._node, connection)
+        if permissions is not None:
+            readable = permissions.reads.by_id if by_id else permissions.reads.by_name
         for wanted in items:
+            if permissions is not None and not readable.get(wanted.topic):
+                name, topic_id = (None, wanted.topic) if by_id else (wanted.topic, None)
+                now = connection.owner.now
+                if not may_use_topic(self._node, permissions, Operation.READ, name, topic_id, now):
+                    rows.append((wanted, empty_fetch_row(wanted.partition, _DENIED)))
+                    urgent = True
+                    continue
             held = by_topic.get(wanted.topic)
             partition = held.get(wanted.partition) if held is not None else None
             try:

@@ -17,6 +17,8 @@ from mqd.peers import Peers
 from mqd.protocol.request_header import RequestHeader
 from mqd.raft.service import RaftService
 from mqd.replica.service import ReplicaService
+from mqd.security.audit import Audit
+from mqd.security.authorizer import Authorizer
 from mqd.security.client_listeners import ClientListener
 from mqd.security.principal import ANONYMOUS, Principal
 from mqd.server.client_quotas import NodeQuotas
@@ -49,6 +51,8 @@ class Node:
     transactions: CoordinatorService
     quotas: NodeQuotas
     guards: Guards = field(default_factory=Guards)
+    authorizer: Authorizer = field(default_factory=lambda: Authorizer(enforces=False))
+    audit: Audit = field(default_factory=Audit)
 
     @property
     def image(self) -> MetadataImage:

@@ -188,6 +188,10 @@ class LargeProduce:
             decode_produce_in_slices(view, 0, len(view), pending.version)
         )
         large.transactional_id, large.acks, timeout_ms, topics = request
+        if self._node.authorizer.enforces:
+            large.transactional_id = self._appender.usable_transactional_id(
+                pending.connection, large.transactional_id
+            )
         large.deadline = now + (timeout_ms / 1000 if timeout_ms > 0 else 0)
         if large.transactional_id is not None:
             large.producers = await finished_in_slices(_producers(view, topics))
@@ -205,7 +209,7 @@ class LargeProduce:
         pool, made_bytes = large.pending.connection.request_pool, 0
         try:
             for partition, start, stop in self._to_examine(
-                large.view, [piece[:3] for piece in pieces]
+                large.pending.connection, large.view, [piece[:3] for piece in pieces]
             ):
                 async with self._examination:
                     batch = examined[start] = await self._examined(
@@ -243,7 +247,9 @@ class LargeProduce:
         waiting: dict[Partition, tuple[int, int, int]] = {}
         async with one_slice():
             if large.transactional_id is not None and not must_check:
-                waiting = self._appender.unconfirmed(large.view, [piece[:3] for piece in pieces])
+                waiting = self._appender.unconfirmed(
+                    large.pending.connection, large.view, [piece[:3] for piece in pieces]
+                )
             if not waiting:
                 self._append_pieces(large, pieces, None)
                 return
@@ -315,8 +321,13 @@ class LargeProduce:
             self._replica.wait_committed(share)
         self._replica.end_of_turn()
 
-    def must_examine(self, view: memoryview, topics: Iterable[TopicBatches], size: int) -> bool:
+    def must_examine(
+        self, connection: Connection, view: memoryview, topics: Iterable[TopicBatches], size: int
+    ) -> bool:
+        enforces = self._node.authorizer.enforces
         for name, topic_id, partitions in topics:  # without a generator: every request comes here
+            if enforces and not self._appender.may_write(connection, name, topic_id):
+                continue
             held = self._appender.held(name, topic_id)
             for index, start, stop in partitions:
                 partition = held.get(index)
@@ -332,10 +343,13 @@ class LargeProduce:
         return False
 
     def _to_examine(
-        self, view: memoryview, topics: Iterable[TopicBatches]
+        self, connection: Connection, view: memoryview, topics: Iterable[TopicBatches]
     ) -> Iterator[tuple[Partition, int, int]]:
         """Large batches for compacted topics, and batches to compress again."""
+        enforces = self._node.authorizer.enforces
         for name, topic_id, partitions in topics:
+            if enforces and not self._appender.may_write(connection, name, topic_id):
+                continue
             held = self._appender.held(name, topic_id)
             for index, start, stop in partitions:
                 partition = held.get(index)

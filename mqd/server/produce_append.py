@@ -27,6 +27,8 @@ from mqd.protocol.hot_produce import (
 )
 from mqd.replica.partition import Partition
 from mqd.replica.waiters import Append, until_durable
+from mqd.security.acls import Operation, ResourceType
+from mqd.server.authorization import hot_permissions, may_use_topic
 from mqd.server.connection import Connection
 from mqd.server.context import Node
 from mqd.server.partitions import current_leader, unknown_partition
@@ -89,6 +91,12 @@ class Appender:
         the batches that were inspected or compressed again before, by their start, or the error of
         a batch.
         """
+        if self._node.authorizer.enforces and not self.may_write(
+            pending.connection, name, topic_id, is_logged=True
+        ):
+            error = MqError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            rows += [rejected_row(index, error, None) for index, _, _ in partitions]
+            return bool(partitions)
         replica, version = self._replica, pending.version
         append_nowait = replica.append_nowait
         held = self.held(name, topic_id)
@@ -105,7 +113,7 @@ class Appender:
                 if attributes & TRANSACTIONAL_MASK and transactional_id is None:
                     raise MqError(
                         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-                        "the request names no transactional id",
+                        "the request names no transactional id that the client may write to",
                     )
                 if version < 7 and attributes & CODEC_MASK == _ZSTD:
                     raise MqError(
@@ -155,6 +163,42 @@ class Appender:
             appends.append((partition, wanted, rows, len(rows)))
             rows.append((index, 0, base_offset, log_append_time_ms, log.log_start_offset, None))
         return refused
+
+    def may_write(
+        self,
+        connection: Connection,
+        name: bytes | None,
+        topic_id: bytes | None,
+        *,
+        is_logged: bool = False,
+    ) -> bool:
+        """Whether the client may write to a topic. Callers skip this without an authorizer."""
+        permissions = hot_permissions(self._node, connection)
+        if permissions is None:
+            return True
+        writes = permissions.writes
+        if writes.by_id.get(topic_id or b"") if name is None else writes.by_name.get(name):
+            return True
+        now = connection.owner.now
+        return may_use_topic(
+            self._node, permissions, Operation.WRITE, name, topic_id, now, is_logged=is_logged
+        )
+
+    def usable_transactional_id(
+        self, connection: Connection, transactional_id: bytes | None
+    ) -> bytes | None:
+        """The transactional id of a request, or None if the client may not write to it. Then its
+        transactional batches are rejected. Call it only where an authorizer is configured.
+        """
+        permissions = hot_permissions(self._node, connection)
+        if permissions is None or transactional_id is None:
+            return transactional_id
+        name = transactional_id.decode(errors="replace")
+        of_type = ResourceType.TRANSACTIONAL_ID
+        rule = permissions.rule(Operation.WRITE, of_type, name)
+        now = connection.owner.now
+        self._node.audit.note(permissions, Operation.WRITE, of_type, name, rule, "Produce", now)
+        return transactional_id if rule.allowed else None
 
     @staticmethod
     def done_without_acks(pending: PendingProduce, refused: bool) -> None:
@@ -224,14 +268,17 @@ class Appender:
         )
 
     def unconfirmed(
-        self, view: memoryview, topics: Sequence[Any]
+        self, connection: Connection, view: memoryview, topics: Sequence[Any]
     ) -> dict[Partition, tuple[int, int, int]]:
         """(producer id, epoch, base sequence) of each batch that begins a transaction in its
-        partition.
+        partition. Without topics that the client may not write to.
         """
         waiting = {}
         replica = self._replica
+        enforces = self._node.authorizer.enforces
         for name, topic_id, partitions in topics:
+            if enforces and not self.may_write(connection, name, topic_id):
+                continue
             held = (
                 replica.by_name.get(name, _NO_PARTITIONS)
                 if name is not None

@@ -48,6 +48,7 @@ from mqd.protocol.record_reader import iterate_records
 from mqd.protocol.schema import Api, decode_response_header, encode_request_header
 from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
+from mqd.security.authorizer import Authorizer
 from mqd.security.client_listeners import ClientListener, SecurityProtocol
 from mqd.server.client_quotas import NodeQuotas
 from mqd.server.context import CLIENT, PEER
@@ -312,6 +313,7 @@ class Rig:
             raft=self.raft,
             guards=Guards(),
             quotas=NodeQuotas(self.config),
+            authorizer=Authorizer(enforces=False),
             controller=SimpleNamespace(image=self.image, controller_id=ME),
         )
         self.network = MemoryNetwork()

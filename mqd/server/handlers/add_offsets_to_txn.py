@@ -11,6 +11,8 @@ from typing import Any
 from mqd.coordinator.shard import Producer
 from mqd.coordinator.txn.operations import AddPartitions
 from mqd.errors import ErrorCode, MqError
+from mqd.security.acls import Operation, ResourceType
+from mqd.server.authorization import require
 from mqd.server.context import Context
 from mqd.server.handlers.transactions import known_to
 from mqd.types import TopicPartition
@@ -19,6 +21,8 @@ _FENCED_SINCE = 2
 
 
 async def handle(context: Context, request: Any) -> dict[str, Any]:
+    require(context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
+    require(context, Operation.READ, ResourceType.GROUP, request.group_id)
     if not request.transactional_id:
         raise MqError(ErrorCode.INVALID_REQUEST, "A transactional id has at least one character.")
     groups = context.node.groups

@@ -17,10 +17,13 @@ import trio
 from mqd.coordinator.shard import Producer
 from mqd.coordinator.txn.operations import AddPartitions, VerifyPartitions
 from mqd.errors import ErrorCode, MqError
+from mqd.protocol.slices import Slices
+from mqd.security.acls import Operation, ResourceType
+from mqd.server.authorization import is_authorized, require_cluster
 from mqd.server.context import CLIENT, Context, Node
 from mqd.server.handlers.transactions import known_to
-from mqd.server.slices import KEY_CHARS_A_ROW, SLICE_ROWS
-from mqd.types import TopicPartition
+from mqd.server.slices import KEY_CHARS_A_ROW, SLICE_ROWS, finished_in_slices
+from mqd.types import INTERNAL_TOPICS, TopicPartition
 
 _BATCHED_FROM = 4
 _FENCED_SINCE = 2
@@ -33,11 +36,15 @@ Errors = dict[TopicPartition, ErrorCode]
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     version = context.header.api_version
     if version >= _BATCHED_FROM:
+        require_cluster(context, Operation.CLUSTER_ACTION)
         return await add_partitions(context.node, request, from_client=context.listener == CLIENT)
     partitions = _partitions(request["v3_and_below_topics"])
-    errors = _refused(context.node, partitions, from_client=True)
+    transactional_id = request["v3_and_below_transactional_id"]
+    if not is_authorized(context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+        errors = dict.fromkeys(partitions, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        return {"results_by_topic_v3_and_below": _by_topic(errors)}
+    errors = await finished_in_slices(_refused_to_client(context, partitions))
     if not errors:
-        transactional_id = request["v3_and_below_transactional_id"]
         producer = Producer(
             request["v3_and_below_producer_id"], request["v3_and_below_producer_epoch"]
         )
@@ -98,6 +105,11 @@ async def _add(
     result["topic_results"] = _by_topic(errors)
 
 
+def failed(request: Any, error: MqError) -> dict[str, Any]:
+    """For versions from 4 on, the only ones that are refused as a whole."""
+    return {"error_code": error.code, "results_by_transaction": []}
+
+
 def _partitions(topics: Iterable[Mapping[str, Any]]) -> list[TopicPartition]:
     return list(
         dict.fromkeys(
@@ -112,6 +124,26 @@ def _refused(node: Node, partitions: list[TopicPartition], *, from_client: bool)
     """The error of each partition that cannot be in a transaction. Offsets have a request of their
     own.
     """
+    return _with_others(partitions, _wrong(node, partitions, from_client=from_client))
+
+
+def _refused_to_client(context: Context, partitions: list[TopicPartition]) -> Slices[Errors]:
+    """The same for a client, which must be able to write to the topics."""
+    wrong = _wrong(context.node, partitions, from_client=True)
+    may_write: dict[str, bool] = {}
+    for partition in partitions:
+        name = partition.topic
+        if name not in may_write:
+            may_write[name] = name in INTERNAL_TOPICS or is_authorized(
+                context, Operation.WRITE, ResourceType.TOPIC, name
+            )
+            yield 1
+        if not may_write[name]:
+            wrong[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return _with_others(partitions, wrong)
+
+
+def _wrong(node: Node, partitions: list[TopicPartition], *, from_client: bool) -> Errors:
     wrong: Errors = {}
     for partition in partitions:
         topic = node.image.topics.get(partition.topic)
@@ -119,6 +151,10 @@ def _refused(node: Node, partitions: list[TopicPartition], *, from_client: bool)
             wrong[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif topic is None or not 0 <= partition.partition < len(topic.partitions):
             wrong[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return wrong
+
+
+def _with_others(partitions: list[TopicPartition], wrong: Errors) -> Errors:
     if not wrong:
         return {}
     return {one: wrong.get(one, ErrorCode.OPERATION_NOT_ATTEMPTED) for one in partitions}

@@ -1,7 +1,4 @@
-"""Shared by the handlers of administrative APIs: forwarding to the controller, and authorization.
-
-There is no access control yet: every client may change every topic and the cluster.
-"""
+"""Shared by the handlers of administrative APIs: forwarding to the controller."""
 
 from __future__ import annotations
 
@@ -11,38 +8,13 @@ from typing import Any
 
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol.apis import by_key
-from mqd.protocol.schema import AUTHORIZED_OPERATIONS_UNKNOWN
 from mqd.server.context import PEER, Context
 
 logger = logging.getLogger(__name__)
 
-TOPIC_OPERATIONS = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
-"""Kafka's bits (KIP-430): read, write, create, delete, alter, describe, describe configs,
-alter configs.
-"""
-CLUSTER_OPERATIONS = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
-"""Create, alter, describe, cluster action, describe configs, alter configs, idempotent write."""
-GROUP_OPERATIONS = sum(1 << bit for bit in (3, 6, 8, 10, 11))
-"""Read, delete, describe, describe configs, alter configs."""
-
 DEFAULT_TIMEOUT_MS = 30_000
 """The timeout of a controller request that names none (Kafka's `request.timeout.ms`).
 """
-
-
-def topic_operations(requested: bool) -> int:
-    """The bits for `topic_authorized_operations`."""
-    return TOPIC_OPERATIONS if requested else AUTHORIZED_OPERATIONS_UNKNOWN
-
-
-def cluster_operations(requested: bool) -> int:
-    """The bits for `cluster_authorized_operations`."""
-    return CLUSTER_OPERATIONS if requested else AUTHORIZED_OPERATIONS_UNKNOWN
-
-
-def group_operations(requested: bool) -> int:
-    """The bits for a group's `authorized_operations`."""
-    return GROUP_OPERATIONS if requested else AUTHORIZED_OPERATIONS_UNKNOWN
 
 
 async def at_controller(

@@ -19,12 +19,15 @@ from mqd.controller.metadata_version import check_security_allowed
 from mqd.controller.records import QuotaEntity
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import QUOTA_CHANGES_MAX, QUOTA_ENTITIES_MAX
+from mqd.security.acls import Operation
+from mqd.server.authorization import require_cluster
 from mqd.server.context import Context
 from mqd.server.handlers.admin import DEFAULT_TIMEOUT_MS, at_controller
 from mqd.server.handlers.describe_client_quotas import entity_rows
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    require_cluster(context, Operation.ALTER_CONFIGS)
     node = context.node
     check_security_allowed(node.image)
     changes = sum(len(entry.ops) + len(entry.entity) for entry in request.entries)

@@ -12,12 +12,15 @@ from typing import Any
 from mqd.controller.reassignments import AlterReassignments, Reassigned, Reassignment, in_portions
 from mqd.controller.request_limits import check_partition_count
 from mqd.errors import MqError
+from mqd.security.acls import Operation
+from mqd.server.authorization import require_cluster
 from mqd.server.context import Context
 from mqd.server.handlers.admin import at_controller
 from mqd.types import TopicPartition
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    require_cluster(context, Operation.ALTER)
     check_partition_count(len(request.topics))
     check_partition_count(sum(len(topic.partitions) for topic in request.topics))
     reassignments = tuple(

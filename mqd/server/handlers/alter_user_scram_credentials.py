@@ -13,13 +13,16 @@ from mqd.controller.metadata_version import check_security_allowed
 from mqd.controller.scram_credentials import AlterScramCredentials, ScramDeletion, ScramUpsertion
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import SCRAM_USERS_MAX
+from mqd.security.acls import Operation
 from mqd.security.scram_credentials import ScramMechanism
+from mqd.server.authorization import require_cluster
 from mqd.server.context import Context
 from mqd.server.handlers.acls import number_of
 from mqd.server.handlers.admin import DEFAULT_TIMEOUT_MS, at_controller
 
 
 def handle(context: Context, request: Any) -> Any:
+    require_cluster(context, Operation.ALTER)
     node = context.node
     check_security_allowed(node.image)
     if len(request.deletions) + len(request.upsertions) > SCRAM_USERS_MAX:

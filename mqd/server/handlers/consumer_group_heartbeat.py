@@ -11,12 +11,28 @@ from collections.abc import Mapping
 from typing import Any
 
 from mqd.errors import ErrorCode, MqError
+from mqd.security.acls import Operation, ResourceType
+from mqd.server.authorization import refusal, require, split
 from mqd.server.context import Context, Node
 from mqd.server.coordinators import call_of
+from mqd.server.slices import finished_in_slices
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     require_protocol(context.node)
+    require(context, Operation.READ, ResourceType.GROUP, request.group_id)
+    if request.subscribed_topic_names:
+        _, denied = await finished_in_slices(
+            split(
+                context,
+                Operation.DESCRIBE,
+                ResourceType.TOPIC,
+                request.subscribed_topic_names,
+                str,
+            )
+        )
+        if denied:
+            raise refusal(ResourceType.TOPIC)
     return await context.node.groups.call(request.group_id, call_of(context, request))
 
 

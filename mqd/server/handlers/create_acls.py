@@ -16,12 +16,14 @@ from mqd.controller.metadata_version import check_security_allowed
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import ACLS_CREATED_MAX
 from mqd.security.acls import Acl, Operation, PatternType, Permission, ResourceType
+from mqd.server.authorization import require_cluster
 from mqd.server.context import Context
 from mqd.server.handlers.acls import number_of, require_authorizer
 from mqd.server.handlers.admin import DEFAULT_TIMEOUT_MS, at_controller
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    require_cluster(context, Operation.ALTER)
     node = context.node
     require_authorizer(node)
     check_security_allowed(node.image)

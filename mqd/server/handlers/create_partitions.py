@@ -5,19 +5,28 @@ v2 flexible. v3 as v2; its clients know the error THROTTLING_QUOTA_EXCEEDED.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator, Mapping
 from typing import Any
 
 from mqd.controller.create_partitions import CreatePartitions, MorePartitions
 from mqd.controller.request_limits import check_topic_count
-from mqd.errors import MqError
+from mqd.errors import ErrorCode, MqError
 from mqd.limits import CREATED_TOPICS_MAX
+from mqd.protocol.slices import Slices
+from mqd.security.acls import Operation, ResourceType
+from mqd.server.authorization import is_authorized, permissions_of
 from mqd.server.context import Context
 from mqd.server.handlers.admin import at_controller
+from mqd.server.portions import with_fields
+from mqd.server.slices import finished_in_slices
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     check_topic_count(request.topics, CREATED_TOPICS_MAX)
+    request, denied = await finished_in_slices(_without_denied(context, request))
+    if denied and not request.topics:
+        return {"results": denied}
     op = CreatePartitions(
         tuple(
             MorePartitions(
@@ -45,7 +54,27 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
             ]
         }
 
-    return await at_controller(context, request, here, request.timeout_ms)
+    response = await at_controller(context, request, here, request.timeout_ms)
+    return {**response, "results": [*denied, *response["results"]]} if denied else response
+
+
+def _without_denied(context: Context, request: Any) -> Slices[tuple[Any, list[dict[str, Any]]]]:
+    """The request without topics that the client may not ALTER, and a row for each of these. A
+    topic that is named twice stays: the controller refuses it.
+    """
+    if permissions_of(context) is None:
+        return request, []
+    times = Counter(topic.name for topic in request.topics)
+    allowed, denied = [], []
+    for topic in request.topics:
+        yield 1
+        if times[topic.name] > 1 or is_authorized(
+            context, Operation.ALTER, ResourceType.TOPIC, topic.name
+        ):
+            allowed.append(topic)
+        else:
+            denied.append({"name": topic.name, "error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED})
+    return with_fields(request, topics=allowed), denied
 
 
 def failed(request: Any, error: MqError) -> Generator[int, None, dict[str, Any]]:

@@ -6,21 +6,29 @@ v7 its id.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections import Counter
+from collections.abc import Generator, Iterable, Mapping
 from typing import Any
 
 from mqd.config import TOPIC_OPTIONS, NodeConfig, resolve_topic_option
 from mqd.controller.configs import effective_node_config
 from mqd.controller.create_topics import CreateTopics, TopicCreated
-from mqd.errors import MqError
+from mqd.errors import ErrorCode, MqError
+from mqd.protocol.slices import Slices
+from mqd.security.acls import Operation, ResourceType
+from mqd.server.authorization import is_authorized, is_authorized_for_cluster, permissions_of
 from mqd.server.context import Context
 from mqd.server.handlers.admin import at_controller, log_without_effect
-from mqd.server.slices import listed_in_slices
+from mqd.server.portions import with_fields
+from mqd.server.slices import finished_in_slices, listed_in_slices
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     node = context.node
     config = effective_node_config(node.config, node.image, node.node_id)
+    request, denied = await finished_in_slices(_without_denied(context, request))
+    if denied and not request.topics:
+        return {"topics": denied}
 
     async def here() -> Mapping[str, Any]:
         op = CreateTopics.of_request(request, config, node.entropy.uuid, len(node.peers.nodes))
@@ -29,7 +37,64 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         rows = (_row(result, config, known) for result in results)
         return {"topics": await listed_in_slices(rows, lambda row: 1 + len(row["configs"]))}
 
-    return await at_controller(context, request, here, request.timeout_ms)
+    response = await at_controller(context, request, here, request.timeout_ms)
+    if permissions_of(context) is None:
+        return response
+    visible = await finished_in_slices(_without_hidden_configs(context, response["topics"]))
+    return {**response, "topics": [*visible, *denied]}
+
+
+def _without_denied(context: Context, request: Any) -> Slices[tuple[Any, list[dict[str, Any]]]]:
+    """The request without topics that the client may not CREATE, and a row for each of these. A
+    topic that is named twice stays: the controller refuses it.
+    """
+    if is_authorized_for_cluster(context, Operation.CREATE, is_logged=False):
+        return request, []
+    times = Counter(topic.name for topic in request.topics)
+    allowed, denied = [], []
+    for topic in request.topics:
+        yield 1
+        if times[topic.name] > 1 or is_authorized(
+            context, Operation.CREATE, ResourceType.TOPIC, topic.name
+        ):
+            allowed.append(topic)
+            continue
+        denied.append(
+            {
+                "name": topic.name,
+                "error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                "error_message": "Authorization failed.",
+                "num_partitions": -1,
+                "replication_factor": -1,
+                "configs": [],
+            }
+        )
+    return with_fields(request, topics=allowed), denied
+
+
+def _without_hidden_configs(
+    context: Context, topics: Iterable[Mapping[str, Any]]
+) -> Slices[list[Mapping[str, Any]]]:
+    """The rows of created topics, without the configs that the client may not describe."""
+    rows: list[Mapping[str, Any]] = []
+    for row in topics:
+        if not row["error_code"] and not is_authorized(
+            context,
+            Operation.DESCRIBE_CONFIGS,
+            ResourceType.TOPIC,
+            row["name"],
+            is_logged=False,
+        ):
+            row = {
+                **row,
+                "topic_config_error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                "num_partitions": -1,
+                "replication_factor": -1,
+                "configs": [],
+            }
+        rows.append(row)
+        yield 1
+    return rows
 
 
 def _row(

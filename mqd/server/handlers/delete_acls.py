@@ -19,6 +19,7 @@ from mqd.errors import ErrorCode, MqError
 from mqd.limits import ACL_FILTERS_MAX, ACLS_DELETED_MAX
 from mqd.security.acl_filters import AclFilter
 from mqd.security.acls import Operation, PatternType, Permission, ResourceType
+from mqd.server.authorization import require_cluster
 from mqd.server.context import Context
 from mqd.server.handlers.acls import entry_row, filter_of, pattern_row, require_authorizer
 from mqd.server.handlers.admin import DEFAULT_TIMEOUT_MS, at_controller
@@ -26,6 +27,7 @@ from mqd.server.slices import finished_soon
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    require_cluster(context, Operation.ALTER)
     node = context.node
     require_authorizer(node)
     check_security_allowed(node.image)

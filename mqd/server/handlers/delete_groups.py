@@ -10,14 +10,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mqd.errors import MqError
+from mqd.errors import ErrorCode, MqError
+from mqd.security.acls import Operation, ResourceType
+from mqd.server.authorization import split
 from mqd.server.context import Context
 from mqd.server.several_groups import rows_of_groups
+from mqd.server.slices import finished_in_slices
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
-    rows: dict[str, Mapping[str, Any]] = {}
-    names = request.groups_names
+    names, denied = await finished_in_slices(
+        split(context, Operation.DELETE, ResourceType.GROUP, request.groups_names, str)
+    )
+    rows: dict[str, Mapping[str, Any]] = {
+        group_id: {"group_id": group_id, "error_code": ErrorCode.GROUP_AUTHORIZATION_FAILED}
+        for group_id in denied
+    }
     while names:
         found = await rows_of_groups(context, "groups_names", names, "results")
         rows.update((row["group_id"], row) for row in found)

@@ -14,6 +14,8 @@ import trio
 
 from mqd.errors import ErrorCode, MqError, StorageError
 from mqd.replica.partition import Partition
+from mqd.security.acls import Operation, ResourceType
+from mqd.server.authorization import is_authorized
 from mqd.server.context import Context
 from mqd.server.partitions import leading
 from mqd.server.slices import Pace, listed_in_slices, others_first
@@ -50,6 +52,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     for name, offsets in wanted.items():
         rows: list[dict[str, Any]] = []
         await pace.row()
+        may_delete = is_authorized(context, Operation.DELETE, ResourceType.TOPIC, name)
         for index, offset in offsets.items():
             await others_first()
             row: dict[str, Any] = {
@@ -58,6 +61,9 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
                 "error_code": 0,
             }
             rows.append(row)
+            if not may_delete:
+                row["error_code"] = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                continue
             try:
                 partition, start = _delete(context, name, index, offset)
             except MqError as error:

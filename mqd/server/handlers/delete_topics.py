@@ -5,6 +5,7 @@ v4 flexible. v5 error messages. v6 topics by name or by id, both in the response
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
@@ -12,9 +13,14 @@ from mqd.controller.delete_topics import DeleteTopics, TopicName
 from mqd.controller.request_limits import check_topic_count
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import DELETED_TOPICS_MAX
+from mqd.protocol.slices import Slices
+from mqd.security.acls import Operation, ResourceType
+from mqd.server.authorization import is_authorized, is_authorized_for_cluster
 from mqd.server.context import Context
 from mqd.server.handlers.admin import at_controller
-from mqd.server.slices import listed_in_slices
+from mqd.server.portions import with_fields
+from mqd.server.slices import finished_in_slices, listed_in_slices
+from mqd.types import ZERO_UUID
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
@@ -26,6 +32,10 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
             else ErrorCode.INVALID_REQUEST
         )
         raise MqError(code, "delete.topic.enable is false on this node.")
+
+    request, denied = await finished_in_slices(_without_denied(context, request))
+    if denied and not request.topics and not request.topic_names:
+        return {"responses": denied}
 
     async def here() -> Mapping[str, Any]:
         check_topic_count(request.topics or request.topic_names, DELETED_TOPICS_MAX)
@@ -44,7 +54,52 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
             ]
         }
 
-    return await at_controller(context, request, here, request.timeout_ms)
+    response = await at_controller(context, request, here, request.timeout_ms)
+    return {**response, "responses": [*denied, *response["responses"]]} if denied else response
+
+
+def _without_denied(context: Context, request: Any) -> Slices[tuple[Any, list[dict[str, Any]]]]:
+    """The request without topics that the client may not DELETE, and a row for each of these. A
+    topic that is named twice stays: the controller refuses it.
+
+    A name is repeated in the response only if the request has it, or if the client may DESCRIBE it.
+    An id that this node does not know is unknown: its topic, and so its ACLs, are unknown, too.
+    """
+    if is_authorized_for_cluster(context, Operation.DELETE, is_logged=False):
+        return request, []
+    times = Counter(_requested(request))
+    denied: list[dict[str, Any]] = []
+    refused: set[TopicName] = set()
+    for one in times:
+        yield 1
+        known = context.node.image.topics_by_id.get(one.topic_id)
+        name = one.name if one.name is not None else known.name if known is not None else None
+        if times[one] > 1 or (one.name is None) == (one.topic_id == ZERO_UUID):
+            continue  # an invalid row
+        if name is None:
+            code = ErrorCode.UNKNOWN_TOPIC_ID
+        elif is_authorized(context, Operation.DELETE, ResourceType.TOPIC, name):
+            continue
+        else:
+            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            if one.name is None and not is_authorized(
+                context, Operation.DESCRIBE, ResourceType.TOPIC, name, is_logged=False
+            ):
+                name = None
+        refused.add(one)
+        denied.append({"name": name, "topic_id": one.topic_id, "error_code": code})
+    return (
+        with_fields(
+            request,
+            topics=[
+                topic
+                for topic in request.topics
+                if TopicName(topic.name, topic.topic_id) not in refused
+            ],
+            topic_names=[name for name in request.topic_names if TopicName(name) not in refused],
+        ),
+        denied,
+    )
 
 
 def _requested(request: Any) -> Iterator[TopicName]:

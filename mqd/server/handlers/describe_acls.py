@@ -12,12 +12,15 @@ from typing import Any
 from mqd.controller.image import MetadataImage
 from mqd.errors import ErrorCode, MqError
 from mqd.security.acl_filters import AclFilter
+from mqd.security.acls import Operation
+from mqd.server.authorization import require_cluster
 from mqd.server.context import Context
 from mqd.server.handlers.acls import entry_row, filter_of, pattern_row, require_authorizer
 from mqd.server.slices import finished_soon
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    require_cluster(context, Operation.DESCRIBE)
     require_authorizer(context.node)
     resources = await finished_soon(_resources(context.node.image, filter_of(request)))
     return {"error_code": ErrorCode.NONE, "error_message": "", "resources": resources}

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 from mqd.controller.image import MetadataImage
 from mqd.controller.records import QuotaEntity
 from mqd.errors import ErrorCode, MqError
+from mqd.security.acls import Operation
 from mqd.security.quotas import CLIENT_ENTITY, IP_ENTITY, USER_ENTITY
+from mqd.server.authorization import require_cluster
 from mqd.server.context import Context
 from mqd.server.slices import finished_soon
 
@@ -43,6 +45,7 @@ class _Filter(NamedTuple):
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    require_cluster(context, Operation.DESCRIBE_CONFIGS)
     wanted = _filter_of(request)
     entries = await finished_soon(_entries(context.node.image, wanted))
     return {"error_code": ErrorCode.NONE, "error_message": "", "entries": entries}

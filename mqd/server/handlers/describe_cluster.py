@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from mqd.errors import ErrorCode, MqError
+from mqd.security.acls import Operation
+from mqd.server.authorization import cluster_operations, is_authorized_for_cluster
 from mqd.server.context import Context, Node
-from mqd.server.handlers.admin import cluster_operations
 from mqd.server.handlers.metadata import controller_id
 from mqd.usage import Usage
 
@@ -31,7 +32,8 @@ def handle(context: Context, request: Any) -> dict[str, Any]:
             f"Endpoint type {request.endpoint_type} does not exist: use 1 (brokers).",
         )
     node, image = context.node, context.node.image
-    usage = _usage(node) if request.usage_wanted else {}
+    wants_usage = request.usage_wanted and is_authorized_for_cluster(context, Operation.DESCRIBE)
+    usage = _usage(node) if wants_usage else {}
     brokers = [image.brokers[node_id] for node_id in sorted(image.brokers)]
     return {
         "error_code": ErrorCode.NONE,
@@ -51,7 +53,7 @@ def handle(context: Context, request: Any) -> dict[str, Any]:
             if request.include_fenced_brokers or not broker.fenced
         ],
         "cluster_authorized_operations": cluster_operations(
-            request.include_cluster_authorized_operations
+            context, request.include_cluster_authorized_operations
         ),
         "usage": [
             {"bound": name, "used_bytes": one.used, "bytes_max": one.most}

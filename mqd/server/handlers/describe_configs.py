@@ -32,7 +32,10 @@ from mqd.config import (
 from mqd.controller.configs import ResourceType, effective_node_config, node_id_of
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import CONFIG_RESOURCE_REPEATS_MAX, CONFIG_RESOURCES_MAX
+from mqd.security.acls import Operation
+from mqd.server.authorization import is_authorized, refusal
 from mqd.server.context import Context, Node
+from mqd.server.handlers.alter_configs import acl_resource
 from mqd.server.loggers import logger_levels
 from mqd.server.slices import listed_in_slices
 from mqd.topic_names import validate_topic_name
@@ -57,7 +60,7 @@ def handle(context: Context, request: Any) -> Mapping[str, Any] | Awaitable[Mapp
             ErrorCode.INVALID_REQUEST,
             f"A request may have at most {CONFIG_RESOURCES_MAX} resources. Send several requests.",
         )
-    rows = _rows(context.node, request)
+    rows = _rows(context, request)
     if len(request.resources) > _RESOURCES_AT_ONCE:
         return _respond_in_slices(rows)
     return {"results": list(rows)}
@@ -67,7 +70,8 @@ async def _respond_in_slices(rows: Iterable[dict[str, Any]]) -> Mapping[str, Any
     return {"results": await listed_in_slices(rows, lambda row: 1 + len(row["configs"]))}
 
 
-def _rows(node: Node, request: Any) -> Iterator[dict[str, Any]]:
+def _rows(context: Context, request: Any) -> Iterator[dict[str, Any]]:
+    denied: list[dict[str, Any]] = []
     seen: Counter[tuple[int, str, tuple[str, ...]]] = Counter()
     for resource in request.resources:
         resource_key = (
@@ -76,7 +80,12 @@ def _rows(node: Node, request: Any) -> Iterator[dict[str, Any]]:
             tuple(resource.configuration_keys or ()),
         )
         seen[resource_key] += 1
-        if seen[resource_key] > CONFIG_RESOURCE_REPEATS_MAX:
+        protected = acl_resource(resource)
+        if protected is not None and not is_authorized(
+            context, Operation.DESCRIBE_CONFIGS, *protected
+        ):
+            denied.append(_refused(resource, refusal(protected[0])))
+        elif seen[resource_key] > CONFIG_RESOURCE_REPEATS_MAX:
             yield _refused(
                 resource,
                 MqError(
@@ -85,7 +94,8 @@ def _rows(node: Node, request: Any) -> Iterator[dict[str, Any]]:
                 ),
             )
         else:
-            yield _resource(node, request, resource)
+            yield _resource(context.node, request, resource)
+    yield from denied
 
 
 def _resource(node: Node, request: Any, resource: Any) -> dict[str, Any]:

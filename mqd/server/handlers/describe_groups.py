@@ -11,24 +11,32 @@ from collections.abc import Mapping
 from typing import Any
 
 from mqd.errors import ErrorCode, MqError
+from mqd.security.acls import Operation, ResourceType
+from mqd.server.authorization import group_operations, split
 from mqd.server.context import Context
-from mqd.server.handlers.admin import group_operations
 from mqd.server.several_groups import rows_of_groups
+from mqd.server.slices import finished_in_slices
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
-    rows = await rows_of_groups(context, "groups", request.groups, "groups")
+    allowed, denied = await finished_in_slices(
+        split(context, Operation.DESCRIBE, ResourceType.GROUP, request.groups, str)
+    )
+    rows = await rows_of_groups(context, "groups", allowed, "groups")
     if not request.awaited_wanted:
         rows = [_without_extra_fields(row) for row in rows]
-    operations = group_operations(request.include_authorized_operations)
-    return {
-        "groups": [
-            row | {"authorized_operations": operations}
+    if request.include_authorized_operations:
+        rows = [
+            row | {"authorized_operations": group_operations(context, row["group_id"])}
             if row["error_code"] == ErrorCode.NONE
             else row
             for row in rows
-        ],
-    }
+        ]
+    refused = [
+        {"group_id": group_id, "error_code": ErrorCode.GROUP_AUTHORIZATION_FAILED}
+        for group_id in denied
+    ]
+    return {"groups": [*refused, *rows]}
 
 
 def _without_extra_fields(row: dict[str, Any]) -> dict[str, Any]:

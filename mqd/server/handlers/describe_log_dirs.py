@@ -8,14 +8,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mqd.errors import ErrorCode
+from mqd.errors import ErrorCode, MqError
 from mqd.io.disk import Disk
+from mqd.security.acls import Operation
+from mqd.server.authorization import require_cluster
 from mqd.server.context import Context
 from mqd.server.slices import SLICE_ROWS, Pace, listed_in_slices, others_first
 from mqd.types import TopicPartition
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    require_cluster(context, Operation.DESCRIBE)
     wanted: set[tuple[str, int]] | None = None
     if request.topics is not None:
         wanted = set()
@@ -68,6 +71,11 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
             }
         )
     return {"error_code": 0, "results": results}
+
+
+def failed(request: Any, error: MqError) -> dict[str, Any]:
+    """Before version 3 there is no error for the whole request: the list is empty."""
+    return {"error_code": error.code, "results": []}
 
 
 def _volume(disk: Disk, path: Path) -> dict[str, int]:

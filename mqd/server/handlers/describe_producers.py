@@ -10,9 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from mqd.errors import ErrorCode, MqError
+from mqd.security.acls import Operation, ResourceType
+from mqd.server.authorization import is_authorized
 from mqd.server.context import Context
 from mqd.server.partitions import unknown_partition
 from mqd.server.slices import Pace, listed_in_slices, others_first
+from mqd.topic_names import validate_topic_name
 from mqd.types import TopicPartition
 
 
@@ -28,13 +31,28 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     topics = []
     for name, indexes in wanted.items():
-        rows = []
+        rows: list[Mapping[str, Any]] = []
         await pace.row()
+        refused = _topic_error(context, name)
         for index in indexes:
             await others_first()
+            if refused is not None:
+                rows.append({"partition_index": index, **refused})
+                continue
             rows.append(await _partition(context, name, index))
         topics.append({"name": name, "partitions": rows})
     return {"topics": topics}
+
+
+def _topic_error(context: Context, name: str) -> Mapping[str, Any] | None:
+    """The error of each partition of a topic that the client may not READ."""
+    try:
+        validate_topic_name(name)
+    except MqError as error:
+        return {"error_code": error.code, "error_message": error.message or None}
+    if is_authorized(context, Operation.READ, ResourceType.TOPIC, name):
+        return None
+    return {"error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED, "error_message": None}
 
 
 async def _partition(context: Context, topic: str, index: int) -> Mapping[str, Any]:

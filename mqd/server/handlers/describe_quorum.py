@@ -15,6 +15,8 @@ from uuid import UUID
 
 from mqd.errors import ErrorCode, MqError
 from mqd.raft.machine import PeerStatus, RaftStatus
+from mqd.security.acls import Operation
+from mqd.server.authorization import require_cluster
 from mqd.server.context import Context
 from mqd.server.handlers.admin import DEFAULT_TIMEOUT_MS, at_controller
 from mqd.server.slices import finished_in_slices
@@ -26,6 +28,7 @@ _NOT_HERE = "This server does not host this topic-partition."
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    require_cluster(context, Operation.DESCRIBE)
     named = [
         (topic.topic_name, [row.partition_index for row in topic.partitions[:2]])
         for topic in request.topics[:2]

@@ -10,8 +10,9 @@ from typing import Any
 
 from mqd.controller.image import MetadataImage, TopicImage
 from mqd.errors import ErrorCode, MqError
+from mqd.security.acls import Operation, ResourceType
+from mqd.server.authorization import is_authorized, topic_operations
 from mqd.server.context import Context
-from mqd.server.handlers.admin import topic_operations
 from mqd.server.slices import SLICE_ROWS, listed_in_slices, others_first
 from mqd.topic_names import validate_topic_name
 from mqd.types import INTERNAL_TOPICS, NO_NODE
@@ -32,22 +33,48 @@ async def handle(context: Context, request: Any) -> dict[str, Any]:
     most = context.node.config.integer("max.request.partition.size.limit")
     room = max(1, min(request.response_partition_limit, most))
     rows: list[dict[str, Any]] = []
+    denied: list[dict[str, Any]] = []
+    names_all = not request.topics
     weight = 0
     for name in names:
-        if room == 0:
-            return {"topics": rows, "next_cursor": {"topic_name": name, "partition_index": 0}}
-        row = _topic(image, name, first, first + room, isolated=not context.node.replica.in_contact)
-        rows.append(row)
-        weight += 1 + len(row["partitions"])
+        weight += 1
         if weight >= SLICE_ROWS:
             weight = 0
             await others_first()
+        if not is_authorized(
+            context, Operation.DESCRIBE, ResourceType.TOPIC, name, is_logged=not names_all
+        ):
+            if not names_all:
+                denied.append(_denied(name))
+            continue
+        if room == 0:
+            return {
+                "topics": rows + denied,
+                "next_cursor": {"topic_name": name, "partition_index": 0},
+            }
+        row = _topic(
+            context, image, name, first, first + room, isolated=not context.node.replica.in_contact
+        )
+        rows.append(row)
+        weight += len(row["partitions"])
         end = first + len(row["partitions"])
         room -= len(row["partitions"])
         first = 0
         if name in image.topics and end < len(image.topics[name].partitions):
-            return {"topics": rows, "next_cursor": {"topic_name": name, "partition_index": end}}
-    return {"topics": rows, "next_cursor": None}
+            return {
+                "topics": rows + denied,
+                "next_cursor": {"topic_name": name, "partition_index": end},
+            }
+    return {"topics": rows + denied, "next_cursor": None}
+
+
+def _denied(name: str) -> dict[str, Any]:
+    return {
+        "error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        "name": name,
+        "is_internal": False,
+        "partitions": [],
+    }
 
 
 def _check_cursor(request: Any) -> None:
@@ -62,7 +89,7 @@ def _check_cursor(request: Any) -> None:
 
 
 def _topic(
-    image: MetadataImage, name: str, start: int, stop: int, *, isolated: bool
+    context: Context, image: MetadataImage, name: str, start: int, stop: int, *, isolated: bool
 ) -> dict[str, Any]:
     """`isolated`: this node has no contact with the controller, and cannot know the leaders."""
     topic = image.topics.get(name)
@@ -77,7 +104,7 @@ def _topic(
             "name": name,
             "is_internal": name in INTERNAL_TOPICS,
             "partitions": [],
-            "topic_authorized_operations": topic_operations(True),
+            "topic_authorized_operations": topic_operations(context, name),
         }
     return {
         "error_code": ErrorCode.NONE,
@@ -88,7 +115,7 @@ def _topic(
             _partition(image, topic, index, isolated)
             for index in range(start, min(stop, len(topic.partitions)))
         ],
-        "topic_authorized_operations": topic_operations(True),
+        "topic_authorized_operations": topic_operations(context, name),
     }
 
 

@@ -13,7 +13,9 @@ from typing import Any
 from mqd.controller.image import MetadataImage
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import SCRAM_USERS_MAX
+from mqd.security.acls import Operation
 from mqd.security.scram_credentials import ScramMechanism
+from mqd.server.authorization import require_cluster
 from mqd.server.context import Context
 from mqd.server.slices import finished_soon
 
@@ -21,6 +23,7 @@ _MECHANISMS = (ScramMechanism.SHA_256, ScramMechanism.SHA_512)
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    require_cluster(context, Operation.DESCRIBE)
     image = context.node.image
     if not request.users:
         names = dict.fromkeys(user for user, _ in image.scram_credentials)

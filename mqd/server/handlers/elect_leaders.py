@@ -14,12 +14,15 @@ from mqd.controller.elections import Elected, ElectionType, ElectLeaders
 from mqd.controller.request_limits import check_partition_count
 from mqd.errors import MqError
 from mqd.limits import REFUSED_PARTITIONS_NAMED_MAX
+from mqd.security.acls import Operation
+from mqd.server.authorization import require_cluster
 from mqd.server.context import Context
 from mqd.server.handlers.admin import at_controller
 from mqd.types import TopicPartition
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    require_cluster(context, Operation.ALTER)
     kind = request.election_type if context.header.api_version >= 1 else ElectionType.PREFERRED
     topics = request.topic_partitions or ()
     check_partition_count(len(topics))  # here as well, before it is passed on

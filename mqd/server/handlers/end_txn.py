@@ -13,6 +13,8 @@ from typing import Any
 from mqd.coordinator.shard import Producer
 from mqd.coordinator.txn.operations import EndTransaction
 from mqd.errors import MqError
+from mqd.security.acls import Operation, ResourceType
+from mqd.server.authorization import require
 from mqd.server.context import Context
 from mqd.server.handlers.transactions import call_with_spare_id, known_to
 from mqd.types import NO_EPOCH, NO_PRODUCER_ID
@@ -22,6 +24,7 @@ _SECOND_PROTOCOL_FROM = 5
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    require(context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
     version = context.header.api_version
     op = EndTransaction(
         request.transactional_id,

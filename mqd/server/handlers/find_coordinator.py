@@ -15,6 +15,8 @@ from mqd.controller.image import BrokerImage
 from mqd.coordinator.partitioning import partition_for
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import COORDINATOR_KEY_BYTES_MAX
+from mqd.security.acls import Operation, ResourceType
+from mqd.server.authorization import require
 from mqd.server.context import Context
 from mqd.server.slices import KEY_CHARS_A_ROW, listed_in_slices
 from mqd.types import GROUPS_TOPIC, TRANSACTIONS_TOPIC
@@ -58,11 +60,20 @@ def _row(context: Context, key: str, key_type: int) -> dict[str, Any]:
     }
 
 
+def _check_authorized(context: Context, key: str, key_type: int) -> None:
+    if key_type == GROUP:
+        require(context, Operation.DESCRIBE, ResourceType.GROUP, key)
+    elif key_type == TRANSACTION:
+        require(context, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, key)
+
+
 def find(context: Context, key: str, key_type: int) -> BrokerImage:
     """The coordinator of a key.
 
-    Raises INVALID_REQUEST for a type that has none here, COORDINATOR_NOT_AVAILABLE for now.
+    Raises the error of a key that the client may not DESCRIBE, INVALID_REQUEST for a type that has
+    none here, COORDINATOR_NOT_AVAILABLE for now.
     """
+    _check_authorized(context, key, key_type)
     name = _TOPICS.get(key_type)
     if name is None:
         raise MqError(

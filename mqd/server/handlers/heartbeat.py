@@ -11,11 +11,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from mqd.errors import ErrorCode, MqError
+from mqd.security.acls import Operation, ResourceType
+from mqd.server.authorization import require
 from mqd.server.context import Context
 from mqd.server.coordinators import call_of
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    require(context, Operation.READ, ResourceType.GROUP, request.group_id)
     return await context.node.groups.call(request.group_id, call_of(context, request))
 
 

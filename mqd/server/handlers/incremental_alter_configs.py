@@ -22,8 +22,9 @@ from mqd.controller.configs import (
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context
 from mqd.server.handlers.admin import DEFAULT_TIMEOUT_MS, at_controller
-from mqd.server.handlers.alter_configs import check_number, failed, rows
+from mqd.server.handlers.alter_configs import check_number, failed, rows, without_denied
 from mqd.server.loggers import LEVELS, ROOT, SETTABLE, logger_levels, set_logger_level
+from mqd.server.slices import finished_in_slices
 from mqd.types import NodeId
 
 __all__ = ["failed", "handle"]
@@ -32,6 +33,7 @@ __all__ = ["failed", "handle"]
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     node = context.node
     check_number(request)
+    request, denied = await finished_in_slices(without_denied(context, request))
     resources = [
         ResourceChanges(
             resource.resource_type,
@@ -50,7 +52,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         _alter_loggers(resource, node.node_id, len(loggers), request.validate_only)
         for resource in loggers
     )
-    if others or not loggers:
+    if others or not (loggers or denied):
         op = AlterConfigs(
             tuple(others), node.config, incremental=True, validate_only=request.validate_only
         )
@@ -66,7 +68,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         }
         response = await at_controller(context, forwarded, here, DEFAULT_TIMEOUT_MS)
         responses += response["responses"]
-    return {"responses": responses}
+    return {"responses": [*denied, *responses]}
 
 
 def _alter_loggers(

@@ -17,6 +17,13 @@ from typing import Any
 from mqd.coordinator.shard import Producer
 from mqd.coordinator.txn.operations import InitializeProducer
 from mqd.errors import ErrorCode, MqError
+from mqd.security.acls import Operation, ResourceType
+from mqd.server.authorization import (
+    is_authorized_for_any,
+    is_authorized_for_cluster,
+    refusal,
+    require,
+)
 from mqd.server.context import Context
 from mqd.server.handlers.transactions import call_with_spare_id, known_to
 from mqd.types import NO_EPOCH, NO_PRODUCER_ID
@@ -25,6 +32,7 @@ _FENCED_SINCE = 4
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    _check_authorized(context, request)
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_EPOCH):
         raise MqError(
             ErrorCode.INVALID_REQUEST,
@@ -46,6 +54,21 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         return await call_with_spare_id(context.node, op)
     except MqError as error:
         raise known_to(context.header.api_version, error, fenced_since=_FENCED_SINCE) from error
+
+
+def _check_authorized(context: Context, request: Any) -> None:
+    """An idempotent producer must be able to write to some topic (KIP-679); IDEMPOTENT_WRITE is the
+    older way to say that.
+    """
+    name = request.transactional_id
+    if name is not None:
+        require(context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name)
+        if request.enable_2_pc:
+            require(context, Operation.TWO_PHASE_COMMIT, ResourceType.TRANSACTIONAL_ID, name)
+    elif not is_authorized_for_cluster(
+        context, Operation.IDEMPOTENT_WRITE, is_logged=False
+    ) and not is_authorized_for_any(context, Operation.WRITE, ResourceType.TOPIC):
+        raise refusal(ResourceType.CLUSTER)
 
 
 def failed(request: Any, error: MqError) -> dict[str, Any]:

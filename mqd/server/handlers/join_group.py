@@ -14,6 +14,8 @@ from typing import Any
 
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import JOIN_PROTOCOLS_MAX
+from mqd.security.acls import Operation, ResourceType
+from mqd.server.authorization import require
 from mqd.server.context import Context
 from mqd.server.coordinators import call_of
 
@@ -23,6 +25,7 @@ _OF_THE_REQUEST = (ErrorCode.INVALID_GROUP_ID, ErrorCode.INVALID_SESSION_TIMEOUT
 
 
 def handle(context: Context, request: Any) -> Awaitable[Mapping[str, Any]]:
+    require(context, Operation.READ, ResourceType.GROUP, request.group_id)
     if len(request.protocols) > JOIN_PROTOCOLS_MAX:
         raise MqError(
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL,

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from mqd.errors import MqError
+from mqd.security.acls import Operation, ResourceType
+from mqd.server.authorization import require
 from mqd.server.context import Context
 from mqd.server.coordinators import call_of
 from mqd.server.portions import PORTION_ROWS, list_in_portions
@@ -18,6 +20,8 @@ _SEVERAL_SINCE = 3
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    require(context, Operation.READ, ResourceType.GROUP, request.group_id)
+
     async def call(portion: Any) -> Mapping[str, Any]:
         return await context.node.groups.call(request.group_id, call_of(context, portion))
 

@@ -13,6 +13,8 @@ from typing import Any
 from mqd.controller.configs import ResourceType
 from mqd.controller.image import GROUP, MetadataImage
 from mqd.errors import ErrorCode, MqError
+from mqd.security.acls import Operation
+from mqd.server.authorization import require_cluster
 from mqd.server.context import Context
 
 _TYPES = (
@@ -26,6 +28,7 @@ _TYPES = (
 
 
 def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    require_cluster(context, Operation.DESCRIBE_CONFIGS)
     wanted = (
         (ResourceType.CLIENT_METRICS,)
         if context.header.api_version == 0

@@ -21,6 +21,8 @@ from mqd.errors import ErrorCode, MqError
 from mqd.log.disk.lookup import FoundRecord
 from mqd.protocol.slices import Slices, all_slices
 from mqd.replica.partition import Partition
+from mqd.security.acls import Operation, ResourceType
+from mqd.server.authorization import is_authorized
 from mqd.server.context import Context
 from mqd.server.partitions import leading
 from mqd.server.slices import SLICE_ROWS, finished_in_slices, first_slice
@@ -75,8 +77,13 @@ def _responding(context: Context, request: Any) -> Generator[int, None, Mapping[
                 repeated.setdefault(topic.name, set()).add(one.partition_index)
             yield 1
     topics = []
+    denied = []
     for name, partitions in named.items():
         rows = []
+        if not is_authorized(context, Operation.DESCRIBE, ResourceType.TOPIC, name):
+            denied.append(name)
+            yield 1
+            continue
         for index in sorted(repeated.get(name, ())):
             del partitions[index]
             rows.append({"partition_index": index, "error_code": int(ErrorCode.INVALID_REQUEST)})
@@ -86,6 +93,13 @@ def _responding(context: Context, request: Any) -> Generator[int, None, Mapping[
             yield _WEIGHT_OF_A_LOOKUP if one.timestamp not in _CHEAP else 1
         topics.append({"name": name, "partitions": rows})
         yield 1
+    for name in denied:
+        rows = [
+            {"partition_index": index, "error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+            for index in named[name]
+        ]
+        topics.append({"name": name, "partitions": rows})
+        yield 1 + len(rows)
     return {"topics": topics}
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from mqd.controller.reassignments import list_reassignments
 from mqd.errors import MqError
+from mqd.security.acls import Operation
+from mqd.server.authorization import require_cluster
 from mqd.server.context import Context
 from mqd.server.handlers.admin import at_controller
 from mqd.server.slices import listed_in_slices
@@ -14,6 +16,7 @@ from mqd.types import TopicPartition
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    require_cluster(context, Operation.DESCRIBE)
     requested = None
     if request.topics is not None:
         requested = await listed_in_slices(

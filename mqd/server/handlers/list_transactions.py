@@ -8,12 +8,17 @@ COORDINATOR_LOAD_IN_PROGRESS: the list would be incomplete.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mqd.coordinator.txn.operations import ListTransactions, compiled
 from mqd.coordinator.txn.transaction import STATES_BY_LABEL
 from mqd.errors import ErrorCode, MqError
+from mqd.protocol.slices import Slices
+from mqd.security.acls import Operation, ResourceType
+from mqd.server.authorization import is_authorized, permissions_of
 from mqd.server.context import Context
+from mqd.server.slices import finished_in_slices
 
 
 async def handle(context: Context, request: Any) -> dict[str, Any]:
@@ -31,10 +36,32 @@ async def handle(context: Context, request: Any) -> dict[str, Any]:
         "unknown_state_filters": [
             name for name in dict.fromkeys(request.state_filters) if name not in STATES_BY_LABEL
         ],
-        "transaction_states": [
-            row for response in responses for row in response["transaction_states"]
-        ],
+        "transaction_states": await finished_in_slices(
+            _describable(
+                context,
+                (row for response in responses for row in response["transaction_states"]),
+            )
+        ),
     }
+
+
+def _describable(
+    context: Context, rows: Iterable[Mapping[str, Any]]
+) -> Slices[list[Mapping[str, Any]]]:
+    if permissions_of(context) is None:
+        return list(rows)
+    found = []
+    for row in rows:
+        if is_authorized(
+            context,
+            Operation.DESCRIBE,
+            ResourceType.TRANSACTIONAL_ID,
+            row["transactional_id"],
+            is_logged=False,
+        ):
+            found.append(row)
+        yield 1
+    return found
 
 
 def failed(request: Any, error: MqError) -> dict[str, Any]:

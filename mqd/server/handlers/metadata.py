@@ -12,18 +12,26 @@ and clients send their request to another node.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from mqd.controller.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from mqd.errors import ErrorCode, MqError
+from mqd.security.acls import Operation, ResourceType
+from mqd.server.authorization import (
+    cluster_operations,
+    is_authorized,
+    is_authorized_for_cluster,
+    topic_operations,
+)
 from mqd.server.context import Context, Node
-from mqd.server.handlers.admin import cluster_operations, topic_operations
 from mqd.server.slices import SLICE_ROWS, Pace, listed_in_slices
 from mqd.topic_names import validate_topic_name
 from mqd.types import INTERNAL_TOPICS, NO_NODE, ZERO_UUID
 
 _BY_ID_FROM = 12
+_HIDDEN: Final[dict[str, Any]] = {"error_code": 0, "name": None, "partitions": ()}
+"""The row of a topic that the response omits. It counts as work."""
 
 
 def handle(context: Context, request: Any) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:
@@ -37,18 +45,19 @@ def handle(context: Context, request: Any) -> Mapping[str, Any] | Awaitable[Mapp
         _check_ids(topics or (), version)
     found: Iterable[dict[str, Any]]
     if topics is None or (version == 0 and not topics):
-        found = (_topic(node, topic, version) for topic in list(image.topics.values()))
+        found = _all(context)
     elif any(topic.topic_id != ZERO_UUID for topic in topics):
         found = _by_id(
-            node,
+            context,
             dict.fromkeys(topic.topic_id for topic in topics if topic.topic_id != ZERO_UUID),
-            version,
         )
     else:
         create = request.allow_auto_topic_creation and node.config.boolean(
             "auto.create.topics.enable"
         )
         found = _by_name(context, dict.fromkeys(topic.name for topic in topics), create)
+    if request.include_topic_authorized_operations:
+        found = _with_operations(context, found)
     if _is_large(image, topics):
         return _respond_in_slices(context, request, found)
     return _respond(context, request, list(found))
@@ -83,14 +92,24 @@ async def _respond_for_many_topics(context: Context, request: Any) -> Mapping[st
                 names[topic.name] = None
         await pace.row(SLICE_ROWS)
     if ids:
-        found = _by_id(node, ids, version)
+        found = _by_id(context, ids)
     else:
         found = _by_name(
             context,
             names,
             request.allow_auto_topic_creation and node.config.boolean("auto.create.topics.enable"),
         )
+    if request.include_topic_authorized_operations:
+        found = _with_operations(context, found)
     return await _respond_in_slices(context, request, found)
+
+
+def _with_operations(context: Context, rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for row in rows:
+        name = row["name"]
+        if name is not None and row["error_code"] != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            row["topic_authorized_operations"] = topic_operations(context, name)
+        yield row
 
 
 async def _respond_in_slices(
@@ -103,9 +122,6 @@ async def _respond_in_slices(
 
 def _respond(context: Context, request: Any, found: list[dict[str, Any]]) -> dict[str, Any]:
     image = context.node.image
-    operations = topic_operations(request.include_topic_authorized_operations)
-    for row in found:
-        row["topic_authorized_operations"] = operations
     return {
         "brokers": [
             {
@@ -118,9 +134,9 @@ def _respond(context: Context, request: Any, found: list[dict[str, Any]]) -> dic
         ],
         "cluster_id": image.cluster_id,
         "controller_id": controller_id(context),
-        "topics": found,
+        "topics": [row for row in found if row is not _HIDDEN],
         "cluster_authorized_operations": cluster_operations(
-            request.include_cluster_authorized_operations
+            context, request.include_cluster_authorized_operations
         ),
     }
 
@@ -158,9 +174,20 @@ def _check_ids(topics: Iterable[Any], version: int) -> None:
             )
 
 
-def _by_id(node: Node, ids: Iterable[UUID], version: int) -> Iterator[dict[str, Any]]:
+def _all(context: Context) -> Iterator[dict[str, Any]]:
+    """The topics that the client may DESCRIBE: others are not even named."""
+    for topic in list(context.node.image.topics.values()):
+        if is_authorized(
+            context, Operation.DESCRIBE, ResourceType.TOPIC, topic.name, is_logged=False
+        ):
+            yield _topic(context.node, topic, context.header.api_version)
+        else:
+            yield _HIDDEN
+
+
+def _by_id(context: Context, ids: Iterable[UUID]) -> Iterator[dict[str, Any]]:
     for topic_id in ids:
-        topic = node.image.topics_by_id.get(topic_id)
+        topic = context.node.image.topics_by_id.get(topic_id)
         if topic is None:
             yield {
                 "error_code": ErrorCode.UNKNOWN_TOPIC_ID,
@@ -168,13 +195,26 @@ def _by_id(node: Node, ids: Iterable[UUID], version: int) -> Iterator[dict[str, 
                 "topic_id": topic_id,
                 "partitions": [],
             }
+        elif is_authorized(context, Operation.DESCRIBE, ResourceType.TOPIC, topic.name):
+            yield _topic(context.node, topic, context.header.api_version)
         else:
-            yield _topic(node, topic, version)
+            yield {**_denied(None), "topic_id": topic_id}
+
+
+def _denied(name: str | None) -> dict[str, Any]:
+    """The row of a topic that the client may not DESCRIBE or CREATE. It does not say whether the
+    topic exists.
+    """
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return {"error_code": code, "name": name, "is_internal": False, "partitions": []}
 
 
 def _by_name(context: Context, names: Iterable[str], create: bool) -> Iterator[dict[str, Any]]:
     image = context.node.image
     for name in names:
+        if not is_authorized(context, Operation.DESCRIBE, ResourceType.TOPIC, name):
+            yield _denied(name)
+            continue
         topic = image.topics.get(name)
         if topic is not None:
             yield _topic(context.node, topic, context.header.api_version)
@@ -185,6 +225,9 @@ def _by_name(context: Context, names: Iterable[str], create: bool) -> Iterator[d
         except MqError as error:
             code = error.code
         else:
+            if create and not _may_create(context, name):
+                yield {**_denied(name), "is_internal": name in INTERNAL_TOPICS}
+                continue
             if create:
                 context.node.controller.create_topic_soon(name)
         yield {
@@ -193,6 +236,12 @@ def _by_name(context: Context, names: Iterable[str], create: bool) -> Iterator[d
             "is_internal": name in INTERNAL_TOPICS,
             "partitions": [],
         }
+
+
+def _may_create(context: Context, name: str) -> bool:
+    return is_authorized_for_cluster(context, Operation.CREATE, is_logged=False) or is_authorized(
+        context, Operation.CREATE, ResourceType.TOPIC, name
+    )
 
 
 def _topic(node: Node, topic: TopicImage, version: int) -> dict[str, Any]:

@@ -15,13 +15,15 @@ not see them.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from typing import Any
 
 from mqd.coordinator.group.offset_fetch import FetchOffsets
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import FETCHED_OFFSETS_MAX
 from mqd.protocol.apis.offset_fetch import LAG_TO_LAST_STABLE_OFFSET
+from mqd.security.acls import Operation, ResourceType
+from mqd.server.authorization import is_authorized, split, topic_name_of
 from mqd.server.context import Context
 from mqd.server.coordinators import call_of
 from mqd.server.lag import add_lag
@@ -74,7 +76,34 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
 
 
 async def _fetch(context: Context, wanted: FetchOffsets) -> Mapping[str, Any]:
-    """The row of one group."""
+    """The row of one group. Topics that the client may not DESCRIBE have an error; they are left
+    out if it requested all.
+    """
+    if not is_authorized(context, Operation.DESCRIBE, ResourceType.GROUP, wanted.group_id):
+        code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        return await finished_in_slices(refusal(wanted, code, context.header.api_version))
+    name_of = topic_name_of(context, context.header.api_version >= _BY_ID_SINCE)
+    if wanted.topics is None:
+        response = await _fetch_authorized(context, wanted)
+        topics, _ = await finished_in_slices(
+            split(context, Operation.DESCRIBE, ResourceType.TOPIC, response["topics"], name_of)
+        )
+        return {**response, "topics": topics}
+    topics, denied = await finished_in_slices(
+        split(context, Operation.DESCRIBE, ResourceType.TOPIC, wanted.topics, name_of)
+    )
+    if not denied:
+        return await _fetch_authorized(context, wanted)
+    response = await _fetch_authorized(context, wanted._replace(topics=topics))
+    if response["error_code"]:
+        return response
+    refused = await finished_in_slices(
+        _refused_topics(denied, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    )
+    return {**response, "topics": [*response["topics"], *refused]}
+
+
+async def _fetch_authorized(context: Context, wanted: FetchOffsets) -> Mapping[str, Any]:
     try:
         if wanted.topics is None:
             return await context.node.groups.call(wanted.group_id, call_of(context, wanted))
@@ -98,6 +127,31 @@ async def _fetch(context: Context, wanted: FetchOffsets) -> Mapping[str, Any]:
         return await finished_in_slices(refusal(wanted, error.code, context.header.api_version))
 
 
+def _refused_topics(
+    topics: Iterable[Any], code: ErrorCode
+) -> Generator[int, None, list[dict[str, Any]]]:
+    """Topics of a response whose partitions have an error."""
+    found = []
+    for topic in topics:
+        rows = []
+        for partition in topic.partition_indexes:
+            rows.append(
+                {
+                    "partition_index": partition,
+                    "committed_offset": NO_OFFSET,
+                    "committed_leader_epoch": NO_EPOCH,
+                    "metadata": "",
+                    "error_code": code,
+                }
+            )
+            yield 1
+        found.append(
+            {key: topic[key] for key in ("name", "topic_id") if key in topic} | {"partitions": rows}
+        )
+        yield 1
+    return found
+
+
 def refusal(
     wanted: FetchOffsets, code: ErrorCode, version: int
 ) -> Generator[int, None, dict[str, Any]]:
@@ -108,22 +162,5 @@ def refusal(
     topics: list[dict[str, Any]] = []
     if version < _GROUP_ERRORS_SINCE or code in _RETRIED:
         of_rows = code if version < _UNSTABLE_IS_KNOWN_SINCE else ErrorCode.UNSTABLE_OFFSET_COMMIT
-        for topic in wanted.topics or ():
-            rows = []
-            for partition in topic.partition_indexes:
-                rows.append(
-                    {
-                        "partition_index": partition,
-                        "committed_offset": NO_OFFSET,
-                        "committed_leader_epoch": NO_EPOCH,
-                        "metadata": "",
-                        "error_code": of_rows,
-                    }
-                )
-                yield 1
-            topics.append(
-                {key: topic[key] for key in ("name", "topic_id") if key in topic}
-                | {"partitions": rows}
-            )
-            yield 1
+        topics = yield from _refused_topics(wanted.topics or (), of_rows)
     return {"group_id": wanted.group_id, "topics": topics, "error_code": code}

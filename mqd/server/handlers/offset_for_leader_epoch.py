@@ -7,17 +7,30 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import Any
 
-from mqd.errors import MqError
+from mqd.errors import ErrorCode, MqError
+from mqd.security.acls import Operation, ResourceType
+from mqd.server.authorization import is_authorized, is_authorized_for_cluster
 from mqd.server.context import Context
 from mqd.server.partitions import leading
 
 
 def handle(context: Context, request: Any) -> Generator[int, None, Mapping[str, Any]]:
     topics = []
+    for_all = is_authorized_for_cluster(context, Operation.CLUSTER_ACTION, is_logged=False)
     for topic in request.topics:
-        rows = []
+        rows: list[Mapping[str, Any]] = []
+        allowed = for_all or is_authorized(
+            context, Operation.DESCRIBE, ResourceType.TOPIC, topic.topic
+        )
         for one in topic.partitions:
-            rows.append(_row(context, topic.topic, one))
+            rows.append(
+                _row(context, topic.topic, one)
+                if allowed
+                else {
+                    "partition": one.partition,
+                    "error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                }
+            )
             yield 1
         topics.append({"topic": topic.topic, "partitions": rows})
         yield 1

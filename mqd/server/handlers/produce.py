@@ -81,7 +81,7 @@ class Produce:
             confirmation is None
             and (
                 (end - position > PRODUCED_AT_ONCE_BYTES_MAX and not _is_single(request[3]))
-                or self._large.must_examine(view, request[3], end - position)
+                or self._large.must_examine(connection, view, request[3], end - position)
             )
         ):
             self._large.start(connection, buffer, view[position:end], version, correlation_id)
@@ -89,6 +89,8 @@ class Produce:
         transactional_id, acks, timeout_ms, topics = request
         replica = self._replica
         must_check = acks not in (1, -1, 0)
+        if transactional_id is not None and self._node.authorizer.enforces:
+            transactional_id = self._appender.usable_transactional_id(connection, transactional_id)
         if confirmation is None:
             now, now_ms = connection.owner.now, connection.owner.now_ms
             pending = PendingProduce(self._node, connection, version, correlation_id)
@@ -96,7 +98,7 @@ class Produce:
                 pending.throttle_ms = self._quotas.of_produce(connection, end - position)
             connection.slots.append(pending)
             if transactional_id is not None and not must_check:
-                waiting = self._appender.unconfirmed(view, topics)
+                waiting = self._appender.unconfirmed(connection, view, topics)
                 if waiting:
                     connection.barrier = True
                     body = bytearray(view[position:end])

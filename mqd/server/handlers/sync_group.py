@@ -12,12 +12,15 @@ from functools import partial
 from typing import Any
 
 from mqd.errors import MqError
+from mqd.security.acls import Operation, ResourceType
+from mqd.server.authorization import require
 from mqd.server.context import Context
 from mqd.server.coordinators import call_of
 from mqd.server.slices import SLICE_ROWS, Pace
 
 
 def handle(context: Context, request: Any) -> Awaitable[Mapping[str, Any]]:
+    require(context, Operation.READ, ResourceType.GROUP, request.group_id)
     if len(request.assignments) > SLICE_ROWS:
         return _respond_to_large(context, request)
     for row in request.assignments:

@@ -12,9 +12,12 @@ from collections.abc import Generator, Mapping
 from typing import Any
 
 from mqd.errors import ErrorCode, MqError
+from mqd.security.acls import Operation, ResourceType
+from mqd.server.authorization import refusal, require, split
 from mqd.server.context import Context
 from mqd.server.coordinators import call_of
-from mqd.server.portions import respond_in_portions
+from mqd.server.portions import respond_in_portions, with_fields
+from mqd.server.slices import finished_in_slices
 from mqd.server.verification import SupportedOperation, offsets_confirmed
 
 _LOADING_IS_KNOWN_SINCE = 2
@@ -22,6 +25,18 @@ _ABORTABLE_FROM, _ADDS_FROM = 4, 5
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    require(context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
+    require(context, Operation.READ, ResourceType.GROUP, request.group_id)
+    topics, denied = await finished_in_slices(
+        split(context, Operation.READ, ResourceType.TOPIC, request.topics)
+    )
+    refused: list[dict[str, Any]] = []
+    if denied:
+        work = failed(with_fields(request, topics=denied), refusal(ResourceType.TOPIC))
+        refused = (await finished_in_slices(work))["topics"]
+        if not topics:
+            return {"topics": refused}
+        request = with_fields(request, topics=topics)
     if not request.group_id:
         raise MqError(ErrorCode.INVALID_GROUP_ID)
     producer = request.producer_id, request.producer_epoch
@@ -34,7 +49,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
             return await context.node.groups.call(request.group_id, call_of(context, portion))
 
     try:
-        return await respond_in_portions(request, call, failed)
+        response = await respond_in_portions(request, call, failed)
     except MqError as error:
         if (
             error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -43,6 +58,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
             # the other stops Java's producers before 2.0 (KAFKA-7296)
             raise MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE) from None
         raise
+    return {**response, "topics": [*refused, *response["topics"]]} if refused else response
 
 
 def failed(request: Any, error: MqError) -> Generator[int, None, dict[str, Any]]:

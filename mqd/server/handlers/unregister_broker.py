@@ -10,12 +10,16 @@ from typing import Any
 
 from mqd.controller.brokers import Unregister
 from mqd.errors import MqError
+from mqd.security.acls import Operation
+from mqd.server.authorization import require_cluster
 from mqd.server.context import Context
 from mqd.server.handlers.admin import DEFAULT_TIMEOUT_MS, at_controller
 from mqd.types import NodeId
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    require_cluster(context, Operation.ALTER)
+
     async def here() -> Mapping[str, Any]:
         await context.node.controller.submit(Unregister(NodeId(request.broker_id)))
         return {"error_code": 0, "error_message": None}

@@ -13,6 +13,8 @@ from typing import Any
 from mqd.controller.features import FeatureUpdate, UpdateFeatures, UpgradeType
 from mqd.errors import ErrorCode, MqError
 from mqd.raft.versions import FEATURE as METADATA_VERSION
+from mqd.security.acls import Operation
+from mqd.server.authorization import require_cluster
 from mqd.server.context import Context, Node
 from mqd.server.handlers.admin import at_controller
 from mqd.types import NodeId
@@ -21,6 +23,7 @@ _UPDATES_MAX = 100
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    require_cluster(context, Operation.ALTER)
     if len(request.feature_updates) > _UPDATES_MAX:
         raise MqError(
             ErrorCode.INVALID_REQUEST, f"A request updates at most {_UPDATES_MAX} features."

@@ -12,7 +12,7 @@ real ones for good.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
 import trio
@@ -21,6 +21,8 @@ from mqd.coordinator.shard import Producer
 from mqd.errors import ErrorCode, MqError
 from mqd.replica.partition import Partition
 from mqd.replica.waiters import Append, ProduceTicket
+from mqd.security.acls import Operation
+from mqd.server.authorization import is_authorized_for_cluster, require_cluster
 from mqd.server.context import CLIENT, Context, Node
 from mqd.server.partitions import leading
 from mqd.server.slices import SLICE_ROWS, Pace
@@ -59,7 +61,22 @@ class CommitTicket(ProduceTicket[Partition]):
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    if not is_authorized_for_cluster(context, Operation.ALTER, is_logged=False):
+        require_cluster(context, Operation.CLUSTER_ACTION)
     return await write_markers(context.node, request, by_client=context.listener == CLIENT)
+
+
+def failed(request: Any, error: MqError) -> Generator[int, None, dict[str, Any]]:
+    """There is no error for the whole request: each partition has it."""
+    markers = []
+    for marker in request.markers:
+        codes: dict[tuple[str, int], int] = {}
+        for topic in marker.topics:
+            codes |= {(topic.name, index): int(error.code) for index in topic.partition_indexes}
+            yield 1 + len(topic.partition_indexes)
+        markers.append({"producer_id": marker.producer_id, "topics": by_topic(codes)})
+        yield 1
+    return {"markers": markers}
 
 
 async def write_markers(

@@ -22,6 +22,7 @@ from mqd.io.entropy import RandomEntropy
 from mqd.protocol.apis import by_name
 from mqd.protocol.request_header import RequestHeader
 from mqd.protocol.slices import all_slices
+from mqd.security.authorizer import Authorizer
 from mqd.server.context import CLIENT, Context
 from tests.controller.cluster import CLUSTER, SESSIONS, FakeQuorum, TrioClock, make_controller
 
@@ -31,6 +32,7 @@ class FakeNode(SimpleNamespace):
 
     controller: ControllerService
     quorum: FakeQuorum
+    authorizer = Authorizer(enforces=False)
 
     @property
     def image(self) -> MetadataImage:

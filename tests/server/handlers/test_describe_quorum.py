@@ -16,6 +16,7 @@ from mqd.errors import ErrorCode, MqError
 from mqd.peers import parse_peers
 from mqd.protocol import apis
 from mqd.raft.machine import PeerStatus, RaftStatus, Role
+from mqd.security.authorizer import Authorizer
 from mqd.server.context import CLIENT, PEER
 from mqd.server.handlers import describe_quorum
 
@@ -77,6 +78,7 @@ async def request_quorum(
     node = SimpleNamespace(
         node_id=2,
         peers=PEERS,
+        authorizer=Authorizer(enforces=False),
         clock=clock,
         raft=SimpleNamespace(
             status=lambda: status,

@@ -16,6 +16,7 @@ from mqd.coordinator.shard import Call
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol.apis import by_name
 from mqd.protocol.request_header import RequestHeader
+from mqd.security.authorizer import Authorizer
 from mqd.server.context import CLIENT, Context
 from mqd.server.handlers import (
     consumer_group_describe,
@@ -58,7 +59,13 @@ class Coordinators:
 
 def context(groups: Coordinators, api: str, version: int) -> Context:
     header = RequestHeader(by_name(api).key, version, 7, "me", 0)
-    return Context(cast(Any, SimpleNamespace(groups=groups)), header, CLIENT, "10.0.0.1:55", 0.0)
+    return Context(
+        cast(Any, SimpleNamespace(groups=groups, authorizer=Authorizer(enforces=False))),
+        header,
+        CLIENT,
+        "10.0.0.1:55",
+        0.0,
+    )
 
 
 def received(api: str, version: int, **request: Any) -> tuple[bytearray, Any]:

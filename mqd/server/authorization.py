@@ -1,0 +1,241 @@
+"""What a client may do: the questions that handlers ask the authorizer, and the errors of refusals
+(Kafka's AuthHelper).
+
+Only clients are asked. Requests on the peer listener come from nodes of this cluster: the node that
+got the client's request has checked it, before it forwarded the request to the controller or to
+another node. `authorizer.py` decides, `audit.py` logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from operator import itemgetter
+from typing import Any, TypeVar
+from uuid import UUID
+
+from mqd.config import NodeConfig
+from mqd.controller.delta import Delta
+from mqd.controller.image import MetadataImage
+from mqd.errors import ErrorCode, MqError
+from mqd.protocol.apis import by_key
+from mqd.protocol.schema import AUTHORIZED_OPERATIONS_UNKNOWN
+from mqd.protocol.slices import Slices
+from mqd.security.acls import CLUSTER_NAME, Operation, ResourceType
+from mqd.security.authorizer import (
+    Authorizer,
+    Permissions,
+    all_operations,
+    parse_super_users,
+)
+from mqd.server.connection import Connection
+from mqd.server.context import PEER, Context, Node
+
+REFUSALS = {
+    ResourceType.TOPIC: (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed."),
+    ResourceType.GROUP: (ErrorCode.GROUP_AUTHORIZATION_FAILED, "Group authorization failed."),
+    ResourceType.CLUSTER: (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed."),
+    ResourceType.TRANSACTIONAL_ID: (
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        "Transactional Id authorization failed.",
+    ),
+    ResourceType.DELEGATION_TOKEN: (
+        ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+        "Delegation Token authorization failed.",
+    ),
+    ResourceType.USER: (
+        ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+        "Delegation Token authorization failed.",
+    ),
+}
+"""The error of each resource type, with Kafka's message."""
+
+RowT = TypeVar("RowT")
+
+
+def authorizer_of(config: NodeConfig) -> Authorizer:
+    """The authorizer that a node's configuration asks for."""
+    return Authorizer(
+        parse_super_users(str(config["super.users"])),
+        allow_if_no_acl=config.boolean("allow.everyone.if.no.acl.found"),
+        enforces=bool(config["authorizer.class.name"]),
+    )
+
+
+def acls_changed(authorizer: Authorizer, delta: Delta, image: MetadataImage) -> None:
+    """Apply a change of the metadata."""
+    for acl_id in delta.acls_deleted:
+        authorizer.remove(acl_id)
+    for acl_id, acl in delta.acls_created.items():
+        authorizer.add(acl_id, acl)
+    assert len(authorizer) == len(image.acls), (len(authorizer), len(image.acls))
+
+
+def permissions_of(context: Context) -> Permissions | None:
+    """What the client may do. None: everything."""
+    authorizer = context.node.authorizer
+    if not authorizer.enforces or context.listener == PEER:
+        return None
+    return authorizer.permissions(context.principal, context.peer.rpartition(":")[0])
+
+
+def hot_permissions(node: Node, connection: Connection) -> Permissions | None:
+    """`permissions_of` for Produce and consumer fetches, which have no Context."""
+    authorizer = node.authorizer
+    if not authorizer.enforces:
+        return None
+    return authorizer.permissions(connection.principal, connection.peer.rpartition(":")[0])
+
+
+def may_use_topic(
+    node: Node,
+    permissions: Permissions,
+    operation: Operation,
+    name: bytes | None,
+    topic_id: bytes | None,
+    now: float,
+    *,
+    is_logged: bool = True,
+) -> bool:
+    """Whether a client may READ or WRITE a topic. True for an id that does not exist, which has
+    another error. A denied topic is in the audit log each time. ◆ hot path, where the caller found
+    no True in the cache.
+    """
+    decisions = permissions.reads if operation is Operation.READ else permissions.writes
+    if name is None:
+        key, known = topic_id or b"", decisions.by_id
+        topic = node.image.topics_by_id.get(UUID(bytes=key))
+        if topic is None:
+            return True
+        text = topic.name
+    else:
+        key, known = name, decisions.by_name
+        text = name.decode(errors="replace")
+    rule = permissions.rule(operation, ResourceType.TOPIC, text)
+    if key not in known:
+        permissions.keep(known, key, rule.allowed)
+    api = "Fetch" if operation is Operation.READ else "Produce"
+    if is_logged:
+        node.audit.note(permissions, operation, ResourceType.TOPIC, text, rule, api, now)
+    return rule.allowed
+
+
+def is_authorized(
+    context: Context,
+    operation: Operation,
+    resource_type: ResourceType,
+    name: str,
+    *,
+    is_logged: bool = True,
+) -> bool:
+    """`is_logged`: False for a question that only filters, whose answer no client requested."""
+    permissions = permissions_of(context)
+    if permissions is None:
+        return True
+    rule = permissions.rule(operation, resource_type, name)
+    if is_logged:
+        api = by_key(context.header.api_key)
+        context.node.audit.note(
+            permissions,
+            operation,
+            resource_type,
+            name,
+            rule,
+            str(context.header.api_key) if api is None else api.name,
+            context.now,
+        )
+    return rule.allowed
+
+
+def refusal(resource_type: ResourceType) -> MqError:
+    """The error for a resource that the client may not use."""
+    return MqError(*REFUSALS[resource_type])
+
+
+def require(context: Context, operation: Operation, resource_type: ResourceType, name: str) -> None:
+    """Raise the error of the resource type if the client may not do this."""
+    if not is_authorized(context, operation, resource_type, name):
+        raise refusal(resource_type)
+
+
+def require_cluster(context: Context, operation: Operation) -> None:
+    """Raise CLUSTER_AUTHORIZATION_FAILED if the client may not do this to the cluster."""
+    require(context, operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+
+def is_authorized_for_cluster(
+    context: Context, operation: Operation, *, is_logged: bool = True
+) -> bool:
+    return is_authorized(
+        context, operation, ResourceType.CLUSTER, CLUSTER_NAME, is_logged=is_logged
+    )
+
+
+def is_authorized_for_any(
+    context: Context, operation: Operation, resource_type: ResourceType
+) -> bool:
+    """Whether the client may do this to at least one resource of a type (KIP-679)."""
+    permissions = permissions_of(context)
+    return permissions is None or permissions.any_of_type(operation, resource_type)
+
+
+def topic_operations(context: Context, name: str) -> int:
+    """The bits of `topic_authorized_operations` (KIP-430)."""
+    return _operations(context, ResourceType.TOPIC, name)
+
+
+def group_operations(context: Context, group_id: str) -> int:
+    """The bits of a group's `authorized_operations`."""
+    return _operations(context, ResourceType.GROUP, group_id)
+
+
+def cluster_operations(context: Context, requested: bool) -> int:
+    """The bits of `cluster_authorized_operations`: none for a client that may not DESCRIBE it."""
+    if not requested:
+        return AUTHORIZED_OPERATIONS_UNKNOWN
+    if not is_authorized_for_cluster(context, Operation.DESCRIBE):
+        return 0
+    return _operations(context, ResourceType.CLUSTER, CLUSTER_NAME)
+
+
+def _operations(context: Context, resource_type: ResourceType, name: str) -> int:
+    permissions = permissions_of(context)
+    if permissions is None:
+        return all_operations(resource_type)
+    return permissions.operations(resource_type, name)
+
+
+def split(
+    context: Context,
+    operation: Operation,
+    resource_type: ResourceType,
+    rows: Iterable[RowT],
+    name_of: Callable[[Any], str] = itemgetter("name"),
+) -> Slices[tuple[list[RowT], list[RowT]]]:
+    """The rows of a request that the client may use, and those that it may not. In slices: each
+    may have another name.
+    """
+    if permissions_of(context) is None:
+        return list(rows), []
+    allowed: list[RowT] = []
+    denied: list[RowT] = []
+    decisions: dict[str, bool] = {}
+    for row in rows:
+        name = name_of(row)
+        decision = decisions.get(name)
+        if decision is None:
+            decision = decisions[name] = is_authorized(context, operation, resource_type, name)
+            yield 1
+        (allowed if decision else denied).append(row)
+    return allowed, denied
+
+
+def topic_name_of(context: Context, version_by_id: bool) -> Callable[[Any], str]:
+    """The name of a topic that a request names, or names by id. "" for an unknown id, which gets an
+    error anyway.
+    """
+
+    def of_id(topic: Any) -> str:
+        found = context.node.image.topics_by_id.get(topic["topic_id"])
+        return "" if found is None else found.name
+
+    return of_id if version_by_id else itemgetter("name")
