@@ -13,6 +13,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mqd.client.access import (
+        Acl,
+        AclFilter,
+        AclOperation,
+        AclPermission,
+        AclResourceType,
+        PatternType,
+        ScramCredentialInfo,
+        ScramDeletion,
+        ScramMechanism,
+        ScramUpsertion,
+    )
     from mqd.client.admin import Admin
     from mqd.client.arrow import ArrowProducer, open_arrow_producer
     from mqd.client.cluster import ClusterClient, connect
@@ -66,6 +78,11 @@ __all__ = [
     "EARLIEST",
     "LATEST",
     "MAX_TIMESTAMP",
+    "Acl",
+    "AclFilter",
+    "AclOperation",
+    "AclPermission",
+    "AclResourceType",
     "Admin",
     "ArrowProducer",
     "AtTime",
@@ -96,6 +113,7 @@ __all__ = [
     "NewTopic",
     "OffsetSpec",
     "Partitioner",
+    "PatternType",
     "PeerUnreachable",
     "Producer",
     "ProducerClosed",
@@ -107,6 +125,10 @@ __all__ = [
     "Resource",
     "ResourceType",
     "RoundRobinPartitioner",
+    "ScramCredentialInfo",
+    "ScramDeletion",
+    "ScramMechanism",
+    "ScramUpsertion",
     "TopicPartition",
     "TransactionBroken",
     "TransactionalOptions",
@@ -124,6 +146,16 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Acl": "mqd.client.access",
+    "AclFilter": "mqd.client.access",
+    "AclOperation": "mqd.client.access",
+    "AclPermission": "mqd.client.access",
+    "AclResourceType": "mqd.client.access",
+    "PatternType": "mqd.client.access",
+    "ScramCredentialInfo": "mqd.client.access",
+    "ScramDeletion": "mqd.client.access",
+    "ScramMechanism": "mqd.client.access",
+    "ScramUpsertion": "mqd.client.access",
     "Admin": "mqd.client.admin",
     "ArrowProducer": "mqd.client.arrow",
     "open_arrow_producer": "mqd.client.arrow",

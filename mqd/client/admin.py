@@ -1,5 +1,5 @@
 """Looking at a cluster and changing it: topics, partitions, configurations, offsets, brokers and
-their disks, groups, transactions.
+their disks, groups, transactions, access.
 
 Calls about several resources return a result or a ClientError for each. They raise only if no
 request could be sent. Retriable errors are retried until `timeout_s`. A change whose response was
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from mqd.client.access_admin import AccessAdmin
 from mqd.client.arguments import (
     INT32_MAX,
     check_flag,
@@ -56,7 +57,7 @@ OFFSET_FOR_LEADER_EPOCH, DESCRIBE_CONFIGS, CREATE_PARTITIONS, INCREMENTAL_ALTER_
 )
 
 
-class Admin(GroupOffsetAdmin, TransactionAdmin, ClusterAdmin):
+class Admin(GroupOffsetAdmin, TransactionAdmin, ClusterAdmin, AccessAdmin):
     """Administration over a ClusterClient. `timeout_s` bounds each call, retries included."""
 
     # -- topics

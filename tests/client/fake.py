@@ -25,6 +25,7 @@ from mqd.protocol.record_reader import Record, iterate_records
 from mqd.protocol.request_header import decode_request_header
 from mqd.protocol.schema import encode_response_header
 from mqd.types import TopicPartition
+from tests.client.fake_access import HANDLERS, FakeAccess
 from tests.client.fake_coordinator import (
     COORDINATOR_APIS,
     FakeCoordinator,
@@ -70,6 +71,7 @@ SERVED = (
         DESCRIBE_PARTITIONS,
     ),
     *COORDINATOR_APIS,
+    *HANDLERS,
 )
 
 Response = dict[str, Any]
@@ -299,6 +301,7 @@ class FakeCluster:
         self.transaction_version = 2
         self.features: dict[str, tuple[int, int, int]] = {}
         """Other features, by name: finalized, lowest and newest level."""
+        self.access = FakeAccess()
         self.tells_of_rebalances = True
         """Like mqd, unlike Apache Kafka."""
 
@@ -399,13 +402,11 @@ class FakeBroker(FakeCoordinator):
             told = actions.popleft()(self, request) if actions else None
             if isinstance(told, Hang | HangUp):
                 if told.after:
-                    await getattr(self, f"_on_{header.api_key}")(request)
+                    await self._handled(header.api_key, request)
                 if isinstance(told, HangUp):
                     stream.close()
                 return isinstance(told, Hang)
-            response = (
-                told if told is not None else await getattr(self, f"_on_{header.api_key}")(request)
-            )
+            response = told if told is not None else await self._handled(header.api_key, request)
         if response is None:
             return True
         body = (
@@ -419,6 +420,11 @@ class FakeBroker(FakeCoordinator):
         return True
 
     # -- the model
+
+    async def _handled(self, key: int, request: Any) -> Any:
+        if key in HANDLERS:
+            return await self.cluster.access.respond(key, request)
+        return await getattr(self, f"_on_{key}")(request)
 
     async def _on_18(self, request: Any) -> Response:
         rows = [

@@ -16,6 +16,11 @@ import trio
 
 import mqd.client
 from mqd.client import (
+    Acl,
+    AclFilter,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
     Admin,
     AtTime,
     ClientClosed,
@@ -31,11 +36,14 @@ from mqd.client import (
     InvalidType,
     InvalidValue,
     NewTopic,
+    PatternType,
     Producer,
     RangeReader,
     RawProducer,
     Resource,
     ResourceType,
+    ScramMechanism,
+    ScramUpsertion,
     TopicPartition,
     TransactionalProducer,
     connect,
@@ -53,6 +61,15 @@ from tests.client.fake import FakeCluster
 
 A0, Z0 = TopicPartition("a", 0), TopicPartition("a b", 0)
 TOPIC_A = Resource(ResourceType.TOPIC, "a")
+ACL = Acl(
+    AclResourceType.TOPIC,
+    "a",
+    PatternType.LITERAL,
+    "User:alice",
+    "*",
+    AclOperation.READ,
+    AclPermission.ALLOW,
+)
 SET_A = ConfigChange("retention.ms", ConfigOperation.SET, "1")
 WORDS = ("give", "choose", "use ", "commit ", "encode ", "name ", "send ", "join a list")
 """The sentence says what to do with one of these."""
@@ -111,6 +128,18 @@ ADMIN: dict[str, Arguments] = {
     "abort_transaction": {"tp": A0, "producer_id": 1, "producer_epoch": 0, "coordinator_epoch": 0},
     "find_hanging_transactions": {"partitions": [A0], "older_than_ms": 1},
     "find_transaction": {"tp": A0, "producer_id": 1},
+    "create_acls": {"acls": [ACL]},
+    "describe_acls": {"matching": AclFilter()},
+    "delete_acls": {"filters": [AclFilter(principal="User:gone")]},
+    "describe_user_scram_credentials": {"users": ["alice"]},
+    "alter_user_scram_credentials": {
+        "alterations": [ScramUpsertion("alice", ScramMechanism.SHA_256, "pencil")]
+    },
+    "describe_client_quotas": {"entity": {"user": "alice"}, "types": ["user"], "strict": True},
+    "alter_client_quotas": {
+        "changes": {(("user", "alice"),): {"producer_byte_rate": 1.0}},
+        "validate_only": True,
+    },
 }
 OPENERS: dict[str, Arguments] = {
     "open_consumer": {
