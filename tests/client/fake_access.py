@@ -10,6 +10,7 @@ from typing import Any
 from mqd.controller.operations import DECIDE
 from mqd.errors import MqError
 from mqd.io.entropy import RandomEntropy
+from mqd.security.authorizer import Authorizer
 from mqd.server.context import PEER
 from mqd.server.handlers import (
     alter_client_quotas,
@@ -38,7 +39,7 @@ class FakeAccess:
 
     def __init__(self) -> None:
         self.replica: Replica = with_brokers(1)
-        self.config = {"authorizer.class.name": "an authorizer"}
+        self.authorizer = Authorizer(enforces=True)
         self._controller = SimpleNamespace(submit=self._submit, check_is_controller=lambda: None)
 
     async def _submit(self, op: Any) -> Any:
@@ -47,7 +48,7 @@ class FakeAccess:
     async def respond(self, key: int, request: Any) -> Any:
         """The response of a handler, here on the controller."""
         node = SimpleNamespace(
-            config=self.config,
+            authorizer=self.authorizer,
             image=self.replica.image,
             entropy=RandomEntropy(),
             controller=self._controller,

@@ -24,6 +24,7 @@ from mqd.client import (
     connect,
 )
 from mqd.client.access import QuotaEntity
+from mqd.security.authorizer import Authorizer
 from mqd.security.scram import derive_keys
 from tests.client.fake import FakeCluster, HangUp
 
@@ -64,7 +65,7 @@ async def test_acls(nursery: trio.Nursery) -> None:
         deleted = await admin.delete_acls([of_alice, none])
         assert deleted == {of_alice: [acl("a"), acl("b")], none: []}
         assert await admin.describe_acls() == []
-        cluster.access.config["authorizer.class.name"] = ""
+        cluster.access.authorizer = Authorizer(enforces=False)
         with pytest.raises(ClientError, match="No Authorizer is configured"):
             await admin.describe_acls()
 
@@ -119,10 +120,11 @@ async def test_quotas(nursery: trio.Nursery) -> None:
         }
         results = await admin.alter_client_quotas(changes)
         assert [isinstance(each, ClientError) for each in results.values()] == [False, False, True]
-        of_alice = {"producer_byte_rate": 1024.0, "request_percentage": 12.5}
+        of_alice: dict[str, float] = {"producer_byte_rate": 1024.0, "request_percentage": 12.5}
         none: dict[str, float | None] = dict.fromkeys(of_alice)
+        of_default: dict[QuotaEntity, dict[str, float]]
         of_default = {(("client-id", "c"), ("user", None)): {"consumer_byte_rate": 5.0}}
-        assert await admin.describe_client_quotas() == {ALICE: of_alice, **of_default}
+        assert await admin.describe_client_quotas() == of_default | {ALICE: of_alice}
         assert await admin.describe_client_quotas({"user": None}) == of_default
         assert await admin.describe_client_quotas(types=["client-id"]) == of_default
         assert await admin.describe_client_quotas(types=["user"], strict=True) == {ALICE: of_alice}

@@ -11,14 +11,12 @@ from typing import Any
 import pytest
 
 from chaos.ensemble import ensemble
-from mqd.config import NODE_OPTIONS
-from mqd.options import Status
 
 from .conftest import GROUP_OPTIONS, Broker, running
 from .wire import Wire, until
 
 INVALID_REQUEST, UNSUPPORTED_SASL_MECHANISM, UNSUPPORTED_VERSION = 42, 33, 35
-SECURITY_DISABLED, RESOURCE_NOT_FOUND, DUPLICATE_RESOURCE, UNACCEPTABLE_CREDENTIAL = 54, 91, 92, 93
+RESOURCE_NOT_FOUND, DUPLICATE_RESOURCE, UNACCEPTABLE_CREDENTIAL = 91, 92, 93
 TOPIC, GROUP, CLUSTER, USER = 2, 3, 4, 7
 ANY, MATCH, LITERAL, PREFIXED = 1, 2, 3, 4
 ALLOW, READ, DESCRIBE_TOKENS = 3, 3, 14
@@ -37,14 +35,12 @@ def guarded(
     if request.config.getoption("--broker") is not None:
         yield request.getfixturevalue("broker")
         return
-    kind = request.config.getoption("--kind")
-    served = kind == "kafka" or NODE_OPTIONS["authorizer.class.name"].status is Status.IMPLEMENTED
     with running(
         ensemble(
-            kind,
+            request.config.getoption("--kind"),
             tmp_path_factory.mktemp("guarded"),
             request.config.getoption("--nodes"),
-            options=(*GROUP_OPTIONS, *(AUTHORIZER if served else ())),
+            options=(*GROUP_OPTIONS, *AUTHORIZER),
         )
     ) as cluster:
         yield Broker("127.0.0.1", cluster.nodes[1].port, None, cluster.bootstrap)
@@ -107,17 +103,9 @@ def found(wire: Wire, version: int = 3, **filters: Any) -> set[tuple[Any, ...]]:
     }
 
 
-@pytest.fixture
-def acl_wire(wire: Wire) -> Wire:
-    """A connection to a broker that has ACLs."""
-    if wire.ask("DescribeAcls", 3, **matching(None)).error_code == SECURITY_DISABLED:
-        pytest.skip("no authorizer is configured")
-    return wire
-
-
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_acls_are_created_described_and_deleted(
-    acl_wire: Wire, new_name: Callable[[], str], version: int
+    wire: Wire, new_name: Callable[[], str], version: int
 ) -> None:
     name = new_name()
     rows = [
@@ -127,12 +115,12 @@ def test_acls_are_created_described_and_deleted(
         acl(name, resource_type=GROUP, host="10.0.0.1"),
         acl(name, resource_type=USER, operation=DESCRIBE_TOKENS),
     ]
-    assert create(acl_wire, *rows, version=version) == [(0, "")] * 5
+    assert create(wire, *rows, version=version) == [(0, "")] * 5
     literal = (TOPIC, name, LITERAL, "User:alice", "*", READ, ALLOW)
     prefix = (TOPIC, name[:-1], PREFIXED, "User:alice", "*", READ, ALLOW)
     group = (GROUP, name, LITERAL, "User:alice", "10.0.0.1", READ, ALLOW)
     user = (USER, name, LITERAL, "User:alice", "*", DESCRIBE_TOKENS, ALLOW)
-    until(lambda: len(found(acl_wire, version, **matching(name))) == 3, "three ACLs")
+    until(lambda: len(found(wire, version, **matching(name))) == 3, "three ACLs")
     cases: list[tuple[set[tuple[Any, ...]], dict[str, Any]]] = [
         ({literal, group, user}, matching(name)),
         ({literal, prefix}, matching(name, pattern_type_filter=MATCH, resource_type_filter=TOPIC)),
@@ -144,8 +132,8 @@ def test_acls_are_created_described_and_deleted(
         (set(), matching(name, resource_type_filter=99)),
     ]
     for wanted, filters in cases:
-        assert found(acl_wire, version, **filters) == wanted, filters
-    response = acl_wire.ask(
+        assert found(wire, version, **filters) == wanted, filters
+    response = wire.ask(
         "DeleteAcls",
         version,
         filters=[
@@ -168,12 +156,10 @@ def test_acls_are_created_described_and_deleted(
     ]
     (only,) = response.filter_results[4].matching_acls
     assert (only.error_code, only.error_message, only.resource_name) == (0, None, name[:-1])
-    until(lambda: not found(acl_wire, version, **matching(name)), "no ACL")
+    until(lambda: not found(wire, version, **matching(name)), "no ACL")
 
 
-def test_invalid_acls_are_refused_each_on_its_own(
-    acl_wire: Wire, new_name: Callable[[], str]
-) -> None:
+def test_invalid_acls_are_refused_each_on_its_own(wire: Wire, new_name: Callable[[], str]) -> None:
     name = new_name()
     no_colon = "(no colon is present separating the principal type from the principal name)"
     cases: list[tuple[dict[str, Any], str]] = [
@@ -190,7 +176,7 @@ def test_invalid_acls_are_refused_each_on_its_own(
         ({"principal": ""}, f"Could not parse principal from `` {no_colon}"),
     ]
     rows = [acl(name, **changes) for changes, _ in cases]
-    assert create(acl_wire, *rows, acl(name)) == [
+    assert create(wire, *rows, acl(name)) == [
         *((INVALID_REQUEST, message) for _, message in cases),
         (0, ""),
     ]

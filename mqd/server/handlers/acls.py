@@ -16,7 +16,7 @@ EnumT = TypeVar("EnumT", bound=IntEnum)
 
 def require_authorizer(node: Node) -> None:
     """Raise SECURITY_DISABLED if ACLs would have no effect."""
-    if not node.config["authorizer.class.name"]:
+    if not node.authorizer.enforces:
         raise MqError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
 
 
