@@ -43,7 +43,13 @@ from mqd.memory_plan import MemoryPlan
 from mqd.node.controller_contact import ControllerContact
 from mqd.node.data_directory import DataDirectory
 from mqd.node.free_space import why_full
-from mqd.node.listeners import BoundListeners, listeners, listeners_of, ready_on
+from mqd.node.listeners import (
+    BoundListeners,
+    broker_endpoints,
+    listeners,
+    listeners_of,
+    ready_on,
+)
 from mqd.node.lost_replicas import LostReplicas
 from mqd.node.publisher import MetadataPublisher
 from mqd.node.signals import StopSignals
@@ -297,6 +303,7 @@ class Daemon:
                 self.client_listeners[0].advertised_host,
                 self.client_listeners[0].advertised_port,
                 self.me.rack,
+                broker_endpoints(self.config, self.client_listeners),
             ),
             quorum=self.raft,
             machine=self.machine,

@@ -22,12 +22,14 @@ from typing import NamedTuple
 from uuid import UUID
 
 from mqd.controller.decision_options import NOT_KNOWN, DecisionOptions
+from mqd.controller.endpoints import Endpoints
 from mqd.controller.image import BrokerImage, MetadataImage, PartitionImage
 from mqd.controller.records import (
     FormatCluster,
     MetadataRecord,
     NoteDiskSerial,
     RegisterBroker,
+    SetBrokerEndpoints,
     SetBrokerFencing,
     ShutDownBroker,
     UnregisterBroker,
@@ -59,6 +61,8 @@ class Register:
     """The registration since which no record that this node wrote can be lost (I25)."""
     disk_serial: int = 0
     """The state of its disks at the start, from log/disk/log_end_checkpoint.py."""
+    endpoints: Endpoints = ()
+    """Its listeners, if they are not one PLAINTEXT. `host` and `port` are those of the first."""
 
 
 def decide_register(
@@ -71,7 +75,10 @@ def decide_register(
     for a node of another cluster, INVALID_REGISTRATION for a host name or a rack that is too long.
     The peers file bounds the number of brokers, so the bound on the metadata does not apply.
     """
-    for what, text in (("host name", op.host), ("rack", op.rack or "")):
+    texts = [("host name", op.host), ("rack", op.rack or "")]
+    texts += [("listener name", endpoint.name) for endpoint in op.endpoints]
+    texts += [("host name", endpoint.host) for endpoint in op.endpoints]
+    for what, text in texts:
         if len(text.encode()) > BROKER_TEXT_BYTES_MAX:
             raise MqError(
                 ErrorCode.INVALID_REGISTRATION,
@@ -89,7 +96,7 @@ def decide_register(
     if known is not None and record == RegisterBroker(
         known.node_id, known.incarnation, known.host, known.port, known.rack
     ):
-        return ControllerResult()
+        return ControllerResult(_endpoints_changed(image, op, known))
     named = op.previous_broker_epoch
     # Without this, its replicas leave ISR and ELR before they can lead (I25).
     vouches = known is not None and (
@@ -106,9 +113,29 @@ def decide_register(
         image,
         options,
         (op.node_id,),
-        (*formatting, record),
+        (*formatting, record, *_endpoints_of(image, op, bool(formatting))),
         lost_replicas=() if vouches else (op.node_id,),
     )
+
+
+def _endpoints_of(
+    image: MetadataImage, op: Register, formats: bool
+) -> tuple[SetBrokerEndpoints, ...]:
+    """The endpoints of a new registration, whose epoch is not known yet."""
+    version = versions.NEWEST if formats else image.features.get(versions.FEATURE, 0)
+    if not op.endpoints or not versions.allows_endpoints(version):
+        return ()
+    return (SetBrokerEndpoints(op.node_id, 0, op.endpoints),)
+
+
+def _endpoints_changed(
+    image: MetadataImage, op: Register, known: BrokerImage
+) -> tuple[SetBrokerEndpoints, ...]:
+    """The same registration again, after metadata version 3 was finalized."""
+    allows = versions.allows_endpoints(image.features.get(versions.FEATURE, 0))
+    if not allows or op.endpoints == known.endpoints:
+        return ()
+    return (SetBrokerEndpoints(op.node_id, known.epoch, op.endpoints),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
+from mqd.controller.endpoints import Endpoints, address_on
 from mqd.controller.part_sizes import empty_size
 from mqd.controller.records import QuotaEntity
+from mqd.raft import versions
 from mqd.security.acls import Acl
 from mqd.security.scram_credentials import ScramCredential, ScramMechanism
 from mqd.types import INTERNAL_TOPICS, NO_EPOCH, NodeId
@@ -93,6 +95,8 @@ class BrokerImage:
     """The disk serial that it has reported (log/disk/log_end_checkpoint.py). A registration with a
     lower one has an older copy of a disk, and vouches for nothing.
     """
+    endpoints: Endpoints = ()
+    """Its listeners for clients; empty for one PLAINTEXT (endpoints.py)."""
 
 
 class MetadataImage:
@@ -149,6 +153,15 @@ class MetadataImage:
     def node_configs(self, node_id: NodeId | None) -> dict[str, str]:
         """The dynamic options of one node; with None, those of every node."""
         return self.configs.get((NODE, "" if node_id is None else str(node_id)), {})
+
+    def address_on(self, listener: str | None, broker: BrokerImage) -> tuple[str, int] | None:
+        """The host and port of a broker for the clients of a listener, see endpoints.py."""
+        return address_on(
+            listener,
+            broker.endpoints,
+            (broker.host, broker.port),
+            has_endpoints=versions.allows_endpoints(self.features.get(versions.FEATURE, 0)),
+        )
 
     def alive_brokers(self) -> list[BrokerImage]:
         """The unfenced brokers, by id."""

@@ -17,6 +17,7 @@ from mqd.controller.brokers import Heartbeat, Register
 from mqd.controller.channel import OWN_REQUEST_TIMEOUT_S, ControllerChannel
 from mqd.controller.contact import Contact
 from mqd.controller.decision_options import NOT_KNOWN
+from mqd.controller.endpoints import BrokerEndpoint, Endpoints, stored_endpoints
 from mqd.controller.operations import Operations
 from mqd.controller.session_watch import SessionWatch
 from mqd.errors import ErrorCode, MqError
@@ -37,6 +38,8 @@ class BrokerAddress:
     host: str
     port: int
     rack: str | None
+    endpoints: Endpoints = ()
+    """All listeners, the first one included. Empty: one PLAINTEXT at `host` and `port`."""
 
 
 async def _nothing(broker_epoch: int) -> bool:
@@ -159,6 +162,7 @@ class BrokerLifecycle:
             self.broker_epoch = self.previous_broker_epoch = epoch
             if await self.on_registered(epoch):
                 self._warn_unless_vouched(named)
+                self._warn_of_one_listener()
                 return epoch
             await trio.sleep(self._heartbeat_s)
 
@@ -189,19 +193,18 @@ class BrokerLifecycle:
             address.rack,
             previous,
             self.disk_serial_found,
+            stored_endpoints(address.endpoints),
         )
         request = {
             "broker_id": self._node_id,
             "cluster_id": self._cluster_id,
             "incarnation_id": self.incarnation,
             "listeners": [
-                {
-                    "name": "PLAINTEXT",
-                    "host": address.host,
-                    "port": address.port,
-                    "security_protocol": 0,
-                }
+                endpoint._asdict()
+                for endpoint in address.endpoints
+                or (BrokerEndpoint("PLAINTEXT", 0, address.host, address.port),)
             ],
+            "are_listeners_configured": bool(address.endpoints),
             "rack": address.rack,
             "previous_broker_epoch": previous,
             "disk_serial": self.disk_serial_found,
@@ -250,8 +253,34 @@ class BrokerLifecycle:
             ):
                 return False
             if response["error_code"] or not response["is_fenced"]:
+                if self._lacks_endpoints(epoch):
+                    await self._request_registration()
                 return True
             await trio.sleep(_FENCED_POLL_S)
+
+    def _warn_of_one_listener(self) -> None:
+        """Once for each registration, before metadata version 3."""
+        version = self._operations.image.features.get(versions.FEATURE, versions.NEWEST)
+        if len(self._address.endpoints) > 1 and not versions.allows_endpoints(version):
+            logger.warning(
+                "other nodes know only the first listener of this node listener=%s "
+                "metadata_version=%d remedy=upgrade every node, then run 'mqctl feature upgrade'",
+                self._address.endpoints[0].name,
+                version,
+            )
+
+    def _lacks_endpoints(self, epoch: int) -> bool:
+        """Whether the metadata can have the listeners of this node, and does not: after metadata
+        version 3 was finalized.
+        """
+        image = self._operations.image
+        broker = image.brokers.get(self._node_id)
+        return (
+            broker is not None
+            and broker.epoch == epoch
+            and broker.endpoints != stored_endpoints(self._address.endpoints)
+            and versions.allows_endpoints(image.features.get(versions.FEATURE, 0))
+        )
 
     async def _send_heartbeat(
         self, epoch: int, *, want_shut_down: bool, timeout: float

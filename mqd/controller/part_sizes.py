@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from mqd.controller.endpoints import Endpoints
 from mqd.controller.records import QuotaEntity
 from mqd.security.acls import Acl
 from mqd.security.scram_credentials import ScramCredential
@@ -24,6 +25,7 @@ _RESOURCE_BYTES: Final = 256
 _OVERRIDE_BYTES: Final = 128
 _BROKER_BYTES: Final = 512
 _FEATURE_BYTES: Final = 128
+_ENDPOINT_BYTES: Final = 128
 _CREDENTIAL_BYTES: Final = 256
 _ACL_BYTES: Final = 256
 _QUOTA_ENTITY_BYTES: Final = 128
@@ -64,6 +66,10 @@ def override_size(name: str, value: str) -> int:
 
 def broker_size(host: str, rack: str | None) -> int:
     return _BROKER_BYTES + text_size(host) + text_size(rack or "")
+
+
+def endpoints_size(endpoints: Endpoints) -> int:
+    return sum(_ENDPOINT_BYTES + text_size(one.name) + text_size(one.host) for one in endpoints)
 
 
 def feature_size(name: str) -> int:

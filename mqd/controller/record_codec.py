@@ -10,6 +10,7 @@ from dataclasses import fields
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from mqd.controller.endpoints import BrokerEndpoint, Endpoints
 from mqd.controller.record_fields import (
     FieldReader,
     put_bytes,
@@ -37,6 +38,7 @@ from mqd.controller.records import (
     PartitionUpdate,
     Placement,
     RegisterBroker,
+    SetBrokerEndpoints,
     SetBrokerFencing,
     SetClientQuotas,
     SetConfigs,
@@ -202,6 +204,22 @@ def _get_acl(reader: FieldReader) -> Acl:
     )
 
 
+def _put_endpoints(out: bytearray, endpoints: Endpoints) -> None:
+    put_uvarint(out, len(endpoints))
+    for endpoint in endpoints:
+        put_string(out, endpoint.name)
+        put_uvarint(out, endpoint.security_protocol)
+        put_string(out, endpoint.host)
+        put_uvarint(out, endpoint.port)
+
+
+def _get_endpoints(reader: FieldReader) -> Endpoints:
+    return tuple(
+        BrokerEndpoint(reader.string(), reader.uvarint(), reader.string(), reader.uvarint())
+        for _ in range(reader.uvarint())
+    )
+
+
 UVARINT = Field(put_uvarint, FieldReader.uvarint)
 FLAG = Field(put_uvarint, lambda reader: reader.uvarint() == 1)
 STRING = Field(put_string, FieldReader.string)
@@ -217,6 +235,7 @@ INDEXES = Field(_put_indexes, lambda reader: tuple(reader.indexes()))
 NULLABLE_NUMBER = Field(put_nullable_number, FieldReader.nullable_number)
 MECHANISM = Field(put_uvarint, lambda reader: ScramMechanism(reader.uvarint()))
 CREDENTIAL = Field(_put_credential, _get_credential)
+ENDPOINTS = Field(_put_endpoints, _get_endpoints)
 ACL = Field(_put_acl, _get_acl)
 
 _FORMATS: dict[type, tuple[int, tuple[Field, ...]]] = {
@@ -240,6 +259,7 @@ _FORMATS: dict[type, tuple[int, tuple[Field, ...]]] = {
     CreateAcl: (18, (ID, ACL)),
     DeleteAcl: (19, (ID,)),
     SetClientQuotas: (20, (_pairs(STRING, NULLABLE), _pairs(STRING, NULLABLE_NUMBER))),
+    SetBrokerEndpoints: (21, (NODE, UVARINT, ENDPOINTS)),
 }
 """Type and fields of each record. Types are the format: never reuse one."""
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
+from mqd.controller.endpoints import Endpoints
 from mqd.security.acls import Acl
 from mqd.security.scram_credentials import ScramCredential, ScramMechanism
 from mqd.types import NO_EPOCH, NodeId
@@ -232,6 +233,16 @@ class DeleteAcl:
 
 
 @dataclass(frozen=True, slots=True)
+class SetBrokerEndpoints:
+    """The listeners of a broker, other than one PLAINTEXT. Metadata version 3."""
+
+    node_id: NodeId
+    broker_epoch: int
+    """0: the registration is in the same command."""
+    endpoints: Endpoints
+
+
+@dataclass(frozen=True, slots=True)
 class SetClientQuotas:
     """Quotas of one entity; a value of None removes the key. Metadata version 3."""
 
@@ -260,4 +271,5 @@ MetadataRecord = (
     | CreateAcl
     | DeleteAcl
     | SetClientQuotas
+    | SetBrokerEndpoints
 )

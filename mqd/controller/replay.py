@@ -27,6 +27,7 @@ from mqd.controller.records import (
     NoteDiskSerial,
     Placement,
     RegisterBroker,
+    SetBrokerEndpoints,
     SetBrokerFencing,
     SetClientQuotas,
     SetConfigs,
@@ -105,6 +106,15 @@ def _shut_down_broker(
     broker = image.brokers[record.node_id]
     assert broker.epoch == record.broker_epoch, (broker.epoch, record)
     image.brokers[record.node_id] = replace(broker, in_controlled_shutdown=True)
+    delta.brokers_changed.add(record.node_id)
+
+
+def _set_broker_endpoints(
+    image: MetadataImage, record: SetBrokerEndpoints, index: int, delta: Delta
+) -> None:
+    broker = image.brokers[record.node_id]
+    assert record.broker_epoch in (broker.epoch, 0), (broker, record)
+    image.brokers[record.node_id] = replace(broker, endpoints=record.endpoints)
     delta.brokers_changed.add(record.node_id)
 
 
@@ -313,6 +323,7 @@ _REPLAY: dict[type, Callable[[MetadataImage, Any, int, Delta], None]] = {
     UpdatePartitions: _update_partitions,
     ShutDownBroker: _shut_down_broker,
     UnregisterBroker: _unregister_broker,
+    SetBrokerEndpoints: _set_broker_endpoints,
     NoteDiskSerial: _note_disk_serial,
     LoseReplicas: _lose_replicas,
     SetFeature: _set_feature,

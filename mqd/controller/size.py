@@ -24,6 +24,7 @@ from mqd.controller.part_sizes import (
     broker_size,
     credential_size,
     empty_size,
+    endpoints_size,
     feature_size,
     override_size,
     overrides_size,
@@ -43,6 +44,7 @@ from mqd.controller.records import (
     FormatCluster,
     MetadataRecord,
     RegisterBroker,
+    SetBrokerEndpoints,
     SetClientQuotas,
     SetConfigs,
     SetFeature,
@@ -173,11 +175,19 @@ def growth(image: MetadataImage, record: MetadataRecord) -> int:
             return _config_growth(image, record)
         case RegisterBroker():
             known = image.brokers.get(record.node_id)
-            before = 0 if known is None else broker_size(known.host, known.rack)
+            before = (
+                0
+                if known is None
+                else broker_size(known.host, known.rack) + endpoints_size(known.endpoints)
+            )
             return broker_size(record.host, record.rack) - before
+        case SetBrokerEndpoints():
+            known = image.brokers.get(record.node_id)
+            before = 0 if known is None else endpoints_size(known.endpoints)
+            return endpoints_size(record.endpoints) - before
         case UnregisterBroker():
             broker = image.brokers[record.node_id]
-            return -broker_size(broker.host, broker.rack)
+            return -broker_size(broker.host, broker.rack) - endpoints_size(broker.endpoints)
         case SetFeature():
             present, wanted = record.name in image.features, record.level > 0
             return (wanted - present) * feature_size(record.name)
@@ -215,7 +225,10 @@ def recount(image: MetadataImage) -> int:
         for topic in image.topics.values()
     )
     configs = sum(overrides_size(name, overrides) for (_, name), overrides in image.configs.items())
-    brokers = sum(broker_size(broker.host, broker.rack) for broker in image.brokers.values())
+    brokers = sum(
+        broker_size(broker.host, broker.rack) + endpoints_size(broker.endpoints)
+        for broker in image.brokers.values()
+    )
     return (
         empty_size()
         + text_size(image.cluster_id)

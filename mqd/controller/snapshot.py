@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 from mqd.controller.delta import Delta, difference
+from mqd.controller.endpoints import BrokerEndpoint
 from mqd.controller.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from mqd.controller.records import QuotaEntity
 from mqd.controller.size import recount, recount_groups
@@ -63,7 +65,12 @@ def snapshot_pieces(image: MetadataImage) -> Iterator[bytes]:
     Their content is that of the time of this call. Any thread may make them, each in some
     milliseconds.
     """
-    secured = image.acls or image.client_quotas or image.scram_credentials
+    secured = (
+        image.acls
+        or image.client_quotas
+        or image.scram_credentials
+        or any(broker.endpoints for broker in image.brokers.values())
+    )
     text = snapshot_text(
         version=_SNAPSHOT_FORMAT_OF_SECURITY if secured else _SNAPSHOT_FORMAT,
         index=image.index,
@@ -111,7 +118,8 @@ def snapshot_text(
             b.in_controlled_shutdown,
             b.vouched_epoch,
         ]
-        + ([b.disk_serial] if b.disk_serial else [])  # metadata version 1 lacks it
+        + ([b.disk_serial] if b.disk_serial or b.endpoints else [])  # version 1 lacks it
+        + ([b.endpoints] if b.endpoints else [])  # version 2 lacks them
         for b in sorted(brokers, key=lambda broker: broker.node_id)
     ]
     yield "{"
@@ -236,10 +244,12 @@ def _fill(image: MetadataImage, key: str, values: list[Any]) -> None:
         case "features", [features]:
             image.features = dict(features)
         case "brokers", [rows]:
-            for node_id, host, port, rack, epoch, incarnation, *flags in rows:
-                image.brokers[node_id] = BrokerImage(
-                    node_id, host, port, rack, epoch, UUID(incarnation), *flags
-                )
+            for node_id, host, port, rack, epoch, incarnation, *rest in rows:
+                broker = BrokerImage(node_id, host, port, rack, epoch, UUID(incarnation), *rest[:4])
+                for endpoints in rest[4:]:
+                    stored = tuple(BrokerEndpoint(*endpoint) for endpoint in endpoints)
+                    broker = replace(broker, endpoints=stored)
+                image.brokers[node_id] = broker
         case "topics", [name, topic_id]:
             image.insert_topic(TopicImage(name, UUID(topic_id), []))
         case "partitions", rows:

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from mqd.config import ConfigError, NodeConfig, PeerNode, StartError
+from mqd.config import ConfigError, NodeConfig, PeerNode, Source, StartError
+from mqd.controller.endpoints import BrokerEndpoint, Endpoints
 from mqd.io.net import Listener, Network
 from mqd.io.tls import TlsAcceptor, TlsListener
 from mqd.io.tls_contexts import server_context
@@ -125,4 +126,19 @@ def ready_on(bound: BoundListeners) -> str:
         if listener.protocol is SecurityProtocol.PLAINTEXT
         else f"{listener.name}://{listener.host}:{opened.port}"
         for listener, opened in bound.clients
+    )
+
+
+def broker_endpoints(config: NodeConfig, client_listeners: tuple[ClientListener, ...]) -> Endpoints:
+    """The listeners for the metadata. Empty if the peers file has the address."""
+    if config.source("listeners") in (Source.DEFAULT, Source.PEERS):
+        return ()
+    return tuple(
+        BrokerEndpoint(
+            one.name,
+            tuple(SecurityProtocol).index(one.protocol),
+            one.advertised_host,
+            one.advertised_port,
+        )
+        for one in client_listeners
     )

@@ -6,7 +6,8 @@ finalizes the new version, every node of the cluster must be able to read what a
     version 1    log entries: commands and no-ops; handshakes: version 2 (handshake_v2.py) or 3
     version 2    log entries: voter sets, too (voters.py); handshakes: version 3 only;
                  commands: disk serials, too (controller/records.py)
-    version 3    commands: SCRAM credentials, ACLs and client quotas, too (controller/records.py)
+    version 3    commands: SCRAM credentials, ACLs and client quotas, too (controller/records.py);
+                 listeners of brokers (controller/endpoints.py)
 
 A node knows the version from the metadata that it has applied, and from the highest one that it
 ever applied, in its quorum-state: after a restart the log waits to be applied until a leader is
@@ -42,6 +43,11 @@ def allows_disk_serials(version: int) -> bool:
 
 def allows_security(version: int) -> bool:
     """Whether commands and snapshots may contain SCRAM credentials, ACLs and client quotas."""
+    return version >= 3
+
+
+def allows_endpoints(version: int) -> bool:
+    """Whether commands and snapshots may contain the listeners of brokers."""
     return version >= 3
 
 

@@ -76,5 +76,11 @@ class Context:
     """The identity that the connection has proved."""
     client_listener: ClientListener | None = None
     """The listener on which the request came. None on the peer listener."""
+
+    @property
+    def listener_name(self) -> str | None:
+        """The name of `client_listener`."""
+        return None if self.client_listener is None else self.client_listener.name
+
     waits: Callable[[], None] = lambda: None
     """Called by a handler that waits for other clients from now on, and keeps nothing large."""

@@ -296,7 +296,7 @@ class FetchRun(Generic[PendingT, ItemT]):
             0,
             pending.session_id,
             fetch_topics(response.topics, by_id=version >= BY_ID_FROM_VERSION),
-            endpoints(self._node, response.leaders),
+            endpoints(self._node, response.leaders, pending.slot.connection.client_listener),
         )
 
 

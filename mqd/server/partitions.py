@@ -11,6 +11,7 @@ from uuid import UUID
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol.hot_fetch_response import FetchResponseTopic
 from mqd.replica.partition import Partition
+from mqd.security.client_listeners import ClientListener
 from mqd.server.context import Node
 from mqd.types import NO_EPOCH, NO_NODE, NodeId, TopicPartition
 
@@ -47,13 +48,20 @@ def leading(node: Node, topic: str, index: int, current_leader_epoch: int = NO_E
     return partition
 
 
-def endpoints(node: Node, node_ids: Iterable[int]) -> list[Endpoint]:
-    """(node id, host, port, rack) of those nodes that are registered, for responses to stale
-    clients (KIP-951).
+def endpoints(
+    node: Node, node_ids: Iterable[int], listener: ClientListener | None
+) -> list[Endpoint]:
+    """(node id, host, port, rack) of those nodes that are registered with the listener, for
+    responses to stale clients (KIP-951).
     """
-    brokers = node.image.brokers
-    found = [brokers[NodeId(node_id)] for node_id in node_ids if node_id in brokers]
-    return [(broker.node_id, broker.host, broker.port, broker.rack) for broker in found]
+    image = node.image
+    found = [image.brokers[NodeId(one)] for one in node_ids if one in image.brokers]
+    name = None if listener is None else listener.name
+    return [
+        (broker.node_id, *address, broker.rack)
+        for broker in found
+        if (address := image.address_on(name, broker)) is not None
+    ]
 
 
 def unknown_partition(

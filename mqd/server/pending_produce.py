@@ -89,7 +89,7 @@ class PendingProduce(ProduceTicket[Partition]):
             for row in rows
             if len(row) > CURRENT_LEADER and row[CURRENT_LEADER]
         }
-        return endpoints(self.node, moved) if moved else ()
+        return endpoints(self.node, moved, self.connection.client_listener) if moved else ()
 
 
 class Confirmation:

@@ -48,7 +48,9 @@ REQUEST = message(
     field("is_migrating_zk_broker", BOOLEAN, since=1),
     field("log_dirs", array(UUID), since=2),
     field("previous_broker_epoch", INT64, since=3, default=-1),
-    field("disk_serial", INT64, since=3, tag=10_000, default=0),  # only mqd has it
+    # only mqd has these: endpoints that are not those of the peers file are configured
+    field("disk_serial", INT64, since=3, tag=10_000, default=0),
+    field("are_listeners_configured", BOOLEAN, since=3, tag=10_001, default=False),
 )
 
 RESPONSE = message(

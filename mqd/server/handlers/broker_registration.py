@@ -1,7 +1,7 @@
 """BrokerRegistration (key 62), versions 0 to 4: a node of this cluster starts. Peer listener only.
 
-v2 log directories. v3 the previous broker epoch. Only the first listener counts: the address for
-clients.
+v2 log directories. v3 the previous broker epoch. Before metadata version 3, only the first listener
+counts.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from mqd.controller.brokers import Register
+from mqd.controller.endpoints import BrokerEndpoint, stored_endpoints
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context
 from mqd.server.handlers.admin import require_peer
@@ -27,7 +28,8 @@ async def handle(context: Context, request: Any) -> dict[str, Any]:
             f"Node {request.broker_id} is not in the peers file of node {node.node_id}.",
         )
     listener = request.listeners[0]
-    if (listener.host, listener.port) != (peer.advertised_host, peer.advertised_port):
+    expected = (peer.advertised_host, peer.advertised_port)
+    if not request.are_listeners_configured and (listener.host, listener.port) != expected:
         raise MqError(
             ErrorCode.INVALID_REGISTRATION,
             f"Node {peer.id} registers {listener.host}:{listener.port} as its address for clients; "
@@ -43,6 +45,12 @@ async def handle(context: Context, request: Any) -> dict[str, Any]:
         request.rack,
         request.previous_broker_epoch if context.header.api_version >= 3 else NO_EPOCH,
         request.disk_serial,
+        stored_endpoints(
+            tuple(
+                BrokerEndpoint(one.name, one.security_protocol, one.host, one.port)
+                for one in request.listeners
+            )
+        ),
     )
     return {
         "error_code": ErrorCode.NONE,

@@ -44,13 +44,14 @@ def handle(context: Context, request: Any) -> dict[str, Any]:
         "brokers": [
             {
                 "broker_id": broker.node_id,
-                "host": broker.host,
-                "port": broker.port,
+                "host": address[0],
+                "port": address[1],
                 "rack": broker.rack,
                 "is_fenced": broker.fenced,
             }
             for broker in brokers
-            if request.include_fenced_brokers or not broker.fenced
+            if (request.include_fenced_brokers or not broker.fenced)
+            and (address := image.address_on(context.listener_name, broker)) is not None
         ],
         "cluster_authorized_operations": cluster_operations(
             context, request.include_cluster_authorized_operations

@@ -50,13 +50,23 @@ def _row(context: Context, key: str, key_type: int) -> dict[str, Any]:
         broker = find(context, key, key_type)
     except MqError as error:
         return _refusal(key, error)
+    address = context.node.image.address_on(context.listener_name, broker)
+    if address is None:
+        return _refusal(
+            key,
+            MqError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"The coordinator, broker {broker.node_id}, has no listener "
+                f"{context.listener_name}.",
+            ),
+        )
     return {
         "key": key,
         "error_code": ErrorCode.NONE,
         "error_message": "",
         "node_id": broker.node_id,
-        "host": broker.host,
-        "port": broker.port,
+        "host": address[0],
+        "port": address[1],
     }
 
 

@@ -11,7 +11,16 @@ and clients send their request to another node.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Collection,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Set,
+)
 from typing import Any, Final
 from uuid import UUID
 
@@ -24,12 +33,14 @@ from mqd.server.authorization import (
     is_authorized_for_cluster,
     topic_operations,
 )
-from mqd.server.context import Context, Node
+from mqd.server.context import Context
 from mqd.server.slices import SLICE_ROWS, Pace, listed_in_slices
 from mqd.topic_names import validate_topic_name
-from mqd.types import INTERNAL_TOPICS, NO_NODE, ZERO_UUID
+from mqd.types import INTERNAL_TOPICS, NO_NODE, ZERO_UUID, NodeId
 
 _BY_ID_FROM = 12
+_LISTENER_NOT_FOUND_FROM = 6
+"""Earlier clients get LEADER_NOT_AVAILABLE, as in Kafka."""
 _HIDDEN: Final[dict[str, Any]] = {"error_code": 0, "name": None, "partitions": ()}
 """The row of a topic that the response omits. It counts as work."""
 
@@ -126,11 +137,12 @@ def _respond(context: Context, request: Any, found: list[dict[str, Any]]) -> dic
         "brokers": [
             {
                 "node_id": broker.node_id,
-                "host": broker.host,
-                "port": broker.port,
+                "host": address[0],
+                "port": address[1],
                 "rack": broker.rack,
             }
             for broker in _brokers(image)
+            if (address := image.address_on(context.listener_name, broker)) is not None
         ],
         "cluster_id": image.cluster_id,
         "controller_id": controller_id(context),
@@ -180,7 +192,7 @@ def _all(context: Context) -> Iterator[dict[str, Any]]:
         if is_authorized(
             context, Operation.DESCRIBE, ResourceType.TOPIC, topic.name, is_logged=False
         ):
-            yield _topic(context.node, topic, context.header.api_version)
+            yield _topic(context, topic)
         else:
             yield _HIDDEN
 
@@ -196,7 +208,7 @@ def _by_id(context: Context, ids: Iterable[UUID]) -> Iterator[dict[str, Any]]:
                 "partitions": [],
             }
         elif is_authorized(context, Operation.DESCRIBE, ResourceType.TOPIC, topic.name):
-            yield _topic(context.node, topic, context.header.api_version)
+            yield _topic(context, topic)
         else:
             yield {**_denied(None), "topic_id": topic_id}
 
@@ -217,7 +229,7 @@ def _by_name(context: Context, names: Iterable[str], create: bool) -> Iterator[d
             continue
         topic = image.topics.get(name)
         if topic is not None:
-            yield _topic(context.node, topic, context.header.api_version)
+            yield _topic(context, topic)
             continue
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         try:
@@ -244,8 +256,15 @@ def _may_create(context: Context, name: str) -> bool:
     )
 
 
-def _topic(node: Node, topic: TopicImage, version: int) -> dict[str, Any]:
-    alive = {broker.node_id for broker in node.image.alive_brokers()}
+def _topic(context: Context, topic: TopicImage) -> dict[str, Any]:
+    node, version = context.node, context.header.api_version
+    image = node.image
+    alive = {broker.node_id for broker in image.alive_brokers()}
+    elsewhere = {
+        node_id
+        for node_id, broker in image.brokers.items()
+        if image.address_on(context.listener_name, broker) is None
+    }
     isolated = not node.replica.in_contact
     return {
         "error_code": ErrorCode.NONE,
@@ -259,6 +278,7 @@ def _topic(node: Node, topic: TopicImage, version: int) -> dict[str, Any]:
                 alive - _lost(node.image, topic, index, partition),
                 version,
                 isolated,
+                elsewhere,
             )
             for index, partition in enumerate(topic.partitions)
         ],
@@ -281,14 +301,29 @@ def _lost(
 
 
 def _partition(
-    index: int, partition: PartitionImage, alive: set[Any], version: int, isolated: bool
+    index: int,
+    partition: PartitionImage,
+    alive: set[Any],
+    version: int,
+    isolated: bool,
+    elsewhere: Set[NodeId],
 ) -> dict[str, Any]:
-    """Version 0 has no field for offline replicas: it omits them and sets an error code."""
+    """Version 0 has no field for offline replicas: it omits them and sets an error code.
+
+    `elsewhere`: nodes without the listener of the client, which cannot use them.
+    """
     replicas = [replica for replica in partition.replicas if version > 0 or replica in alive]
     code = ErrorCode.NONE
     leader = NO_NODE if isolated else partition.leader
     if leader == NO_NODE:
         code = ErrorCode.LEADER_NOT_AVAILABLE
+    elif leader in elsewhere:
+        leader = NO_NODE
+        code = (
+            ErrorCode.LISTENER_NOT_FOUND
+            if version >= _LISTENER_NOT_FOUND_FROM
+            else ErrorCode.LEADER_NOT_AVAILABLE
+        )
     elif len(replicas) < len(partition.replicas):
         code = ErrorCode.REPLICA_NOT_AVAILABLE
     return {
