@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from mqd.security.mechanism import LoginFailed
@@ -24,6 +25,21 @@ _MESSAGE = re.compile(
     "(?P<pairs>(?:[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01)*)\x01"
 )
 _AUTH = re.compile(r"(?P<scheme>\w+) +(?P<token>[-_~+/.a-zA-Z0-9]+=*)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRules:
+    """What a token must contain, from `sasl.oauthbearer.*`."""
+
+    audiences: tuple[str, ...] = ()
+    """The token must name one of them. Empty: any."""
+    issuer: str | None = None
+    subject_claim: str = "sub"
+    """The claim with the user's name."""
+    skew_seconds: int = 30
+    """Tolerated difference of the clocks of this node and the provider."""
+    allows_unsigned: bool = False
+    """Accept tokens without a signature. For tests only: anyone can write one."""
 
 
 class VerifiedToken(NamedTuple):
@@ -94,8 +110,7 @@ class OAuthBearerServer:
 
     def respond(self, token: bytes, now_ms: int) -> bytes:
         """Raises LoginFailed."""
-        if self._refusal is not None:
-            # the client has the JSON document; whatever it sends now ends the login
+        if self._refusal is not None and token == _ANSWER:
             raise LoginFailed(str(self._refusal), _INVALID_TOKEN.decode())
         message = parse_first_message(token)
         try:

@@ -40,11 +40,11 @@ NAMES: Final = {mechanism: name for name, mechanism in BY_NAME.items()}
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _NAME = r"(?:[^\x00=,]|=2C|=3D)+"
 _NONCE = r"[\x21-\x2b\x2d-\x7e]+"
-_EXTENSIONS = r"(?:,[A-Za-z]=[^\x00,]+)*"
+_EXTENSIONS = r"(?:,[A-Za-z]+=[^\x00,]+)*"
 _BASE64 = r"[A-Za-z0-9+/]+={0,2}"
 _CLIENT_FIRST = re.compile(
     rf"(?P<header>[ny],(?:a=(?P<authorization_id>{_NAME}))?,)"
-    rf"(?P<bare>n=(?P<user>{_NAME}),r=(?P<nonce>{_NONCE}){_EXTENSIONS})"
+    rf"(?P<bare>n=(?P<user>{_NAME}),r=(?P<nonce>{_NONCE})(?P<extensions>{_EXTENSIONS}))"
 )
 _SERVER_FIRST = re.compile(
     rf"r=(?P<nonce>{_NONCE}),s=(?P<salt>{_BASE64}),i=(?P<iterations>[1-9][0-9]{{0,8}}){_EXTENSIONS}"
@@ -235,6 +235,8 @@ class ScramServer:
                 "Authentication failed: Client requested an authorization id that is different "
                 "from username",
             )
+        if ",tokenauth=true" in message["extensions"].lower():
+            raise LoginFailed("delegation tokens are not in this release")
         self._is_known = stored is not None
         self._credential = credential = fake if stored is None else stored
         self._nonce = message["nonce"] + self._nonce

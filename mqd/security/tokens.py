@@ -14,13 +14,12 @@ from __future__ import annotations
 import json
 from base64 import urlsafe_b64decode
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import jwt
 
 from mqd.security.mechanism import LoginFailed
-from mqd.security.oauthbearer import VerifiedToken
+from mqd.security.oauthbearer import TokenRules, VerifiedToken
 
 KEYS_MAX: Final = 1_000
 """Keys of one set."""
@@ -36,21 +35,6 @@ _ALGORITHMS = {
     "Ed25519": ("EdDSA",),
 }
 _JWS = jwt.PyJWS()
-
-
-@dataclass(frozen=True, slots=True)
-class TokenRules:
-    """What a token must contain, from `sasl.oauthbearer.*`."""
-
-    audiences: tuple[str, ...] = ()
-    """The token must name one of them. Empty: any."""
-    issuer: str | None = None
-    subject_claim: str = "sub"
-    """The claim with the user's name."""
-    skew_seconds: int = 30
-    """Tolerated difference of the clocks of this node and the provider."""
-    allows_unsigned: bool = False
-    """Accept tokens without a signature. For tests only: anyone can write one."""
 
 
 class Key(NamedTuple):

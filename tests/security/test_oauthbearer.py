@@ -15,11 +15,12 @@ from mqd.security.mechanism import LoginFailed
 from mqd.security.oauthbearer import (
     OAuthBearerClient,
     OAuthBearerServer,
+    TokenRules,
     VerifiedToken,
     first_message,
     parse_first_message,
 )
-from mqd.security.tokens import KeySet, TokenRules, UnknownKey, check_token, parse_key_set
+from mqd.security.tokens import KeySet, UnknownKey, check_token, parse_key_set
 
 NOW = 1_800_000_000
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)

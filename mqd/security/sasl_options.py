@@ -1,0 +1,210 @@
+"""SASL on one listener, as the configuration describes it. A core.
+
+A value comes from the first of these keys that is set, as in Kafka:
+
+    listener.name.NAME.MECHANISM.KEY     for jaas.config, connections.max.reauth.ms, oauthbearer
+    listener.name.NAME.KEY
+    KEY
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from mqd.config import ConfigError, NodeConfig, Value
+from mqd.option_table import OPTIONS
+from mqd.security.jaas import LoginModule, parse_login_module
+from mqd.security.mechanism import MECHANISMS, OAUTHBEARER, PLAIN
+from mqd.security.oauthbearer import TokenRules
+from mqd.security.plain import users_of
+
+_MODULES: Final = {
+    "PLAIN": "PlainLoginModule",
+    "SCRAM-SHA-256": "ScramLoginModule",
+    "SCRAM-SHA-512": "ScramLoginModule",
+    "OAUTHBEARER": "OAuthBearerLoginModule",
+}
+_VALIDATORS: Final = ("OAuthBearerValidatorCallbackHandler",)
+"""Classes of Kafka whose work mqd does."""
+_URL_SCHEMES: Final = ("file://", "https://", "http://")
+
+
+@dataclass(frozen=True, slots=True)
+class KeySetOptions:
+    """Where the keys are that verify tokens, and how often they are read."""
+
+    url: str
+    refresh_ms: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SaslOptions:
+    """SASL on one listener."""
+
+    listener: str
+    mechanisms: tuple[str, ...]
+    """In the order of `sasl.enabled.mechanisms`."""
+    passwords: Mapping[str, str] = field(repr=False)
+    """Users of PLAIN."""
+    max_reauth_ms: Mapping[str, int]
+    """`connections.max.reauth.ms` of each mechanism. 0: no limit."""
+    receive_bytes_max: int
+    """The largest frame before the end of the authentication."""
+    failure_delay_ms: int
+    """How long a failed login waits for its response."""
+    token_rules: TokenRules
+    key_set: KeySetOptions | None
+    """None without OAUTHBEARER, and if only unsigned tokens are accepted."""
+
+
+def sasl_options(config: NodeConfig, listener: str) -> SaslOptions:
+    """The options of the listener of that name. Raises ConfigError."""
+    own = config.of_listener(listener)
+    mechanisms = own.strings("sasl.enabled.mechanisms")
+    where = f"listener {listener}"
+    if not mechanisms:
+        raise ConfigError(
+            f"{where}: sasl.enabled.mechanisms is empty, and Kafka's default GSSAPI (Kerberos) is "
+            f"not supported: set it to some of {', '.join(MECHANISMS)}"
+        )
+    for mechanism in mechanisms:
+        if mechanism not in MECHANISMS:
+            raise ConfigError(
+                f"{where}: sasl.enabled.mechanisms names '{mechanism}', which is not supported: "
+                f"use some of {', '.join(MECHANISMS)}"
+            )
+        _check_callback_handler(config, listener, mechanism)
+    modules = {each: _login_module(config, listener, each) for each in mechanisms}
+    plain = modules.get(PLAIN)
+    rules = _token_rules(config, listener)
+    return SaslOptions(
+        listener=listener,
+        mechanisms=mechanisms,
+        passwords=_passwords(plain, where, listener) if PLAIN in modules else {},
+        max_reauth_ms={
+            each: _integer(_setting(config, listener, each, "connections.max.reauth.ms"))
+            for each in mechanisms
+        },
+        receive_bytes_max=own.integer("sasl.server.max.receive.size"),
+        failure_delay_ms=own.integer("connection.failed.authentication.delay.ms"),
+        token_rules=rules,
+        key_set=_key_set(config, listener, rules) if OAUTHBEARER in modules else None,
+    )
+
+
+def _setting(config: NodeConfig, listener: str, mechanism: str, key: str) -> Value:
+    """A value for one mechanism. Raises ConfigError."""
+    prefixed = f"{mechanism.lower()}.{key}"
+    text = config.listener_setting(listener, prefixed)
+    if text is None:
+        return config.of_listener(listener)[key]
+    try:
+        return OPTIONS[key].parse(text)
+    except ValueError as error:
+        raise ConfigError(f"listener.name.{listener.lower()}.{prefixed}: {error}") from None
+
+
+def _login_module(config: NodeConfig, listener: str, mechanism: str) -> LoginModule | None:
+    """The JAAS entry of a mechanism. Raises ConfigError, without the text: it has passwords."""
+    key = f"{mechanism.lower()}.sasl.jaas.config"
+    text = config.listener_setting(listener, key)
+    if text is None:
+        return None
+    where = f"listener.name.{listener.lower()}.{key}"
+    try:
+        found = parse_login_module(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"{where}: {error}; write it as a class, 'required', options and ';'"
+        ) from None
+    if found.short_name != _MODULES[mechanism]:
+        raise ConfigError(
+            f"{where} has the login module '{found.name}'; {mechanism} needs {_MODULES[mechanism]}"
+        )
+    return found
+
+
+def _passwords(module: LoginModule | None, where: str, listener: str) -> dict[str, str]:
+    found = {} if module is None else users_of(module.options)
+    if not found:
+        raise ConfigError(
+            f"{where}: PLAIN has no users: set listener.name.{listener.lower()}.plain.sasl.jaas."
+            'config=org.apache.kafka.common.security.plain.PlainLoginModule required user_NAME="'
+            '...";'
+        )
+    for user, password in found.items():
+        if not password or "\0" in user + password:
+            raise ConfigError(f"{where}: the user '{user}' of PLAIN has an invalid password")
+    return found
+
+
+def _check_callback_handler(config: NodeConfig, listener: str, mechanism: str) -> None:
+    """Raises ConfigError for a class whose work mqd does not do."""
+    key = f"{mechanism.lower()}.sasl.server.callback.handler.class"
+    name = config.listener_setting(listener, key)
+    known = _VALIDATORS if mechanism == OAUTHBEARER else ()
+    if name is not None and name.strip().rpartition(".")[2] not in known:
+        raise ConfigError(
+            f"listener.name.{listener.lower()}.{key} names the class '{name}', and mqd runs no "
+            "Java classes: remove it, and use SCRAM or OAUTHBEARER"
+        )
+
+
+def _token_rules(config: NodeConfig, listener: str) -> TokenRules:
+    def value(key: str) -> Value:
+        return _setting(config, listener, OAUTHBEARER, f"sasl.oauthbearer.{key}")
+
+    audiences, issuer, subject = (
+        value("expected.audience"),
+        value("expected.issuer"),
+        value("sub.claim.name"),
+    )
+    assert isinstance(audiences, tuple) and isinstance(subject, str)
+    return TokenRules(
+        audiences=audiences,
+        issuer=None if issuer is None else str(issuer),
+        subject_claim=subject,
+        skew_seconds=_integer(value("clock.skew.seconds")),
+        allows_unsigned=bool(value("allow.unsigned.tokens")),
+    )
+
+
+def _key_set(config: NodeConfig, listener: str, rules: TokenRules) -> KeySetOptions | None:
+    def value(key: str) -> Value:
+        return _setting(config, listener, OAUTHBEARER, f"sasl.oauthbearer.jwks.endpoint.{key}")
+
+    url = value("url")
+    if url is None and rules.allows_unsigned:
+        return None
+    if url is None:
+        raise ConfigError(
+            f"listener {listener}: OAUTHBEARER needs the keys that verify tokens: set "
+            "sasl.oauthbearer.jwks.endpoint.url to a file:// or https:// address"
+        )
+    text = str(url)
+    if not text.startswith(_URL_SCHEMES):
+        raise ConfigError(
+            f"listener {listener}: sasl.oauthbearer.jwks.endpoint.url is '{text}': expected a "
+            "file:// or https:// address"
+        )
+    host = text.removeprefix("http://").partition("/")[0].rpartition(":")[0]
+    if text.startswith("http://") and host not in ("127.0.0.1", "localhost", "[::1]"):
+        raise ConfigError(
+            f"listener {listener}: sasl.oauthbearer.jwks.endpoint.url is '{text}': without TLS, an "
+            "attacker on the network can replace the keys; use https://"
+        )
+    return KeySetOptions(
+        url=text,
+        refresh_ms=_integer(value("refresh.ms")),
+        retry_backoff_ms=_integer(value("retry.backoff.ms")),
+        retry_backoff_max_ms=_integer(value("retry.backoff.max.ms")),
+    )
+
+
+def _integer(value: Value) -> int:
+    assert isinstance(value, int) and not isinstance(value, bool)
+    return value

@@ -1,0 +1,223 @@
+"""SASL on one connection: reads its frames until it is authenticated, and again when it
+re-authenticates. `security/sasl_session.py` decides; this file decodes, sends and closes.
+
+Before the end of the authentication, a connection may send ApiVersions, SaslHandshake and tokens,
+in few and small frames, and has little time (I52). Any other request closes it. A failed login gets
+its response after `connection.failed.authentication.delay.ms`, and the connection is closed then;
+other connections do not wait.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from mqd.errors import ErrorCode, MqError, ProtocolError
+from mqd.limits import DECODED_AT_ONCE_BYTES_MAX, FRAME_BYTES_MIN, SASL_REQUESTS_MAX
+from mqd.protocol import apis
+from mqd.protocol.request_header import RequestHeader, decode_request_header
+from mqd.protocol.schema import Api, encode_response_header
+from mqd.security.mechanism import LoginFailed
+from mqd.security.sasl_session import State
+from mqd.server.handlers import api_versions
+from mqd.server.sasl import SaslListener, SaslService
+from mqd.server.send_queue import Part
+
+if TYPE_CHECKING:
+    from mqd.server.connection import Connection, Slot
+
+SASL_HANDSHAKE = 17
+SASL_AUTHENTICATE = 36
+API_VERSIONS = 18
+
+_API_KEY = Struct(">h").unpack_from
+_LENGTH = Struct(">i").pack
+_HANDSHAKE_API = apis.by_name("sasl_handshake")
+_AUTHENTICATE_API = apis.by_name("sasl_authenticate")
+
+
+class SaslConnection:
+    """The authentication of one connection."""
+
+    __slots__ = ("_listener", "_requests", "_service", "ready_until", "session")
+
+    def __init__(self, service: SaslService, listener: SaslListener) -> None:
+        self._service = service
+        self._listener = listener
+        self.session = listener.session()
+        self._requests = 0
+        """Frames since the authentication began."""
+        self.ready_until = -math.inf
+        """Monotonic seconds until which requests are served without a look at the session."""
+
+    @property
+    def is_authenticated(self) -> bool:
+        return self.session.principal is not None
+
+    def frame_bytes_max(self, request_bytes_max: int) -> int:
+        """The largest frame before the end of the authentication."""
+        return min(self._listener.options.receive_bytes_max, request_bytes_max)
+
+    def may_reauthenticate(self, now: float) -> bool:
+        """Whether a SaslHandshake begins a re-authentication."""
+        return self.session.may_reauthenticate(now)
+
+    def on_frame(self, connection: Connection, frame: memoryview, dispatcher: Dispatcher) -> None:
+        """Handle a frame of a connection that is not authenticated, re-authenticates, or whose
+        session has expired. Raises ProtocolError where the connection must be closed.
+        """
+        now = self._service.clock.monotonic()
+        session = self.session
+        self._requests += 1
+        if self._requests > SASL_REQUESTS_MAX:
+            raise ProtocolError(f"more than {SASL_REQUESTS_MAX} requests before authentication")
+        if session.expects_token and session.is_bare:
+            self._on_token(connection, frame, None, now)
+            return
+        if len(frame) < FRAME_BYTES_MIN:
+            raise ProtocolError(f"a request of {len(frame)} bytes has no header")
+        api_key = _API_KEY(frame)[0]
+        if session.state is State.COMPLETE:
+            if api_key == SASL_HANDSHAKE and self.may_reauthenticate(now):
+                self._on_handshake(connection, frame, decode_request_header(frame), now)
+                return
+            raise ProtocolError("the session has expired, and the client did not re-authenticate")
+        if session.expects_token:
+            self._on_authenticate(connection, frame, api_key, now, dispatcher)
+        elif api_key == SASL_HANDSHAKE:
+            self._on_handshake(connection, frame, decode_request_header(frame), now)
+        elif api_key == API_VERSIONS and session.state is State.VERSIONS_OR_HANDSHAKE:
+            self._on_api_versions(connection, frame, dispatcher)
+        else:
+            raise ProtocolError(f"a request with API key {api_key} before authentication")
+
+    def reauthenticate(self, connection: Connection, frame: memoryview) -> None:
+        """Begin a re-authentication with this SaslHandshake; see `may_reauthenticate`."""
+        self._requests = 1
+        now = self._service.clock.monotonic()
+        self._on_handshake(connection, frame, decode_request_header(frame), now)
+
+    # -- requests
+
+    def _on_api_versions(
+        self, connection: Connection, frame: memoryview, dispatcher: Dispatcher
+    ) -> None:
+        header = decode_request_header(frame)
+        api = apis.by_name("api_versions")
+        if api.supports(header.api_version):
+            request = api.decode_request(header.api_version, frame, header.body_position)
+            if api_versions.is_valid(header.api_version, request):
+                self.session.on_api_versions()
+        dispatcher.respond_at_once(connection, header, frame)
+
+    def _on_handshake(
+        self, connection: Connection, frame: memoryview, header: RequestHeader, now: float
+    ) -> None:
+        request = _HANDSHAKE_API.decode_request(header.api_version, frame, header.body_position)
+        self.ready_until = -math.inf
+        code = self.session.on_handshake(request.mechanism, header.api_version, now)
+        response = {"error_code": int(code), "mechanisms": self._listener.options.mechanisms}
+        parts = _parts(_HANDSHAKE_API, header, response)
+        if code:
+            self._fail(connection, f"SASL mechanism {request.mechanism!a:.40} is not enabled", parts)
+            return
+        if self.session.is_bare:
+            connection.frames.frame_bytes_min = 0
+        connection.slot().complete(parts)
+
+    def _on_authenticate(
+        self,
+        connection: Connection,
+        frame: memoryview,
+        api_key: int,
+        now: float,
+        dispatcher: Dispatcher,
+    ) -> None:
+        header = decode_request_header(frame)
+        if api_key != SASL_AUTHENTICATE:
+            self.session.fail()
+            error = MqError(ErrorCode.ILLEGAL_SASL_STATE)
+            response = None
+            if len(frame) <= DECODED_AT_ONCE_BYTES_MAX:
+                response = dispatcher.refusal_of(header, frame, error)
+            self._fail(connection, f"API key {api_key} during authentication", response or [])
+            return
+        request = _AUTHENTICATE_API.decode_request(header.api_version, frame, header.body_position)
+        self._on_token(connection, request.auth_bytes, header, now)
+
+    def _on_token(
+        self,
+        connection: Connection,
+        token: bytes | memoryview,
+        header: RequestHeader | None,
+        now: float,
+    ) -> None:
+        """`header`: of the SaslAuthenticate request; None for a bare token."""
+        session = self.session
+        is_wrong_mechanism = session.state is State.WRONG_MECHANISM
+        try:
+            answer = session.on_token(bytes(token), now, self._service.clock.wall_ms())
+        except LoginFailed as error:
+            parts: list[Part] = []
+            if header is not None and not is_wrong_mechanism:
+                response = {
+                    "error_code": int(ErrorCode.SASL_AUTHENTICATION_FAILED),
+                    "error_message": session.message_for_client(error),
+                }
+                parts = _parts(_AUTHENTICATE_API, header, response)
+            self._fail(connection, str(error), parts)
+            return
+        if header is None:
+            connection.slot().complete([_LENGTH(len(answer.token)) + answer.token])
+        else:
+            response = {
+                "error_code": 0,
+                "auth_bytes": answer.token,
+                "session_lifetime_ms": answer.session_lifetime_ms,
+            }
+            connection.slot().complete(_parts(_AUTHENTICATE_API, header, response))
+        if session.state is State.COMPLETE:
+            assert session.principal is not None
+            self._requests = 0
+            self.ready_until = session.expires_at
+            connection.logged_in(session.principal)
+
+    # -- the end of a failed login
+
+    def _fail(self, connection: Connection, reason: str, parts: list[Part]) -> None:
+        """Log it, send `parts` after the delay, and close the connection. Its later requests are
+        not read.
+        """
+        session = self.session
+        self._service.log_failure(
+            session.claimed_user,
+            connection.peer,
+            self._listener.options.listener,
+            session.mechanism,
+            reason,
+        )
+        connection.barrier = True
+        slot = connection.slot()
+        delay_seconds = self._listener.options.failure_delay_ms / 1000
+        self._service.spawn(_close_later, connection, slot, parts, delay_seconds)
+
+
+async def _close_later(
+    connection: Connection, slot: Slot, parts: list[Part], delay_seconds: float
+) -> None:
+    """A task, so that nothing else waits."""
+    await trio.sleep(delay_seconds)
+    if connection.open:
+        slot.complete(parts)
+        connection.finish()
+
+
+def _parts(api: Api, header: RequestHeader, response: Mapping[str, Any]) -> list[Part]:
+    """A response with its length and its header."""
+    body = api.encode_response(header.api_version, response)
+    head = encode_response_header(api, header.api_version, header.correlation_id)
+    return [_LENGTH(len(head) + len(body)) + head + body]
