@@ -34,13 +34,14 @@ from mqd.limits import (
 )
 from mqd.raft.handshake_listener import ListenerHandshake
 from mqd.security.client_listeners import ClientListener
-from mqd.security.principal import ANONYMOUS
+from mqd.security.principal import ANONYMOUS, Principal
 from mqd.server.bugs import raised_in_core
 from mqd.server.connection_owner import Cancellable, Freeable, Owner
 from mqd.server.context import PEER
 from mqd.server.frame_buffer import FrameBuffer
 from mqd.server.memory import IDLE_FRAME_SECONDS
 from mqd.server.receive_buffers import Buffer
+from mqd.server.sasl_connection import SaslConnection
 from mqd.server.send_queue import Part, SendQueue
 
 logger = logging.getLogger(__name__)
@@ -107,6 +108,7 @@ class Connection:
         "peer_node",
         "principal",
         "request_pool",
+        "sasl",
         "send_queue",
         "since",
         "slots",
@@ -136,6 +138,8 @@ class Connection:
         """On the peer listener: the node that completed the handshake."""
         self.principal = ANONYMOUS
         """The identity that the client has proved."""
+        self.sasl: SaslConnection | None = None
+        """On a listener that demands SASL: the authentication."""
         self.handshake: ListenerHandshake | None = None
         """On the peer listener: the handshake, from its first message on."""
         self.unauthenticated_requests = 0
@@ -283,7 +287,7 @@ class Connection:
         while end - start >= 4:
             size = _INT32(buffer, start)[0]
             frame_end = start + 4 + size
-            if frame_end > end or size < FRAME_BYTES_MIN or size > frames.frame_bytes_max:
+            if frame_end > end or size < frames.frame_bytes_min or size > frames.frame_bytes_max:
                 frames.checked_size(size)
                 break
             if (
@@ -348,6 +352,25 @@ class Connection:
         self.peer_node = node_id
         self.frames.frame_bytes_max = self.owner.request_bytes_max
 
+    # -- SASL --------------------------------------------------------------------------------------
+
+    def demand_sasl(self, sasl: SaslConnection) -> None:
+        """Serve nothing before the client has logged in. Called before the first byte."""
+        self.sasl = sasl
+        self.frames.frame_bytes_max = sasl.frame_bytes_max(self.owner.request_bytes_max)
+
+    def expect_bare_tokens(self) -> None:
+        """The next frames are tokens, which may be shorter than a request."""
+        self.frames.frame_bytes_min = 0
+
+    def logged_in(self, principal: Principal) -> None:
+        """The client has proved that it is `principal`. Its requests are served."""
+        self.principal = principal
+        self.frames.frame_bytes_min = FRAME_BYTES_MIN
+        self.frames.frame_bytes_max = self.owner.request_bytes_max
+
+    # -- quotas ------------------------------------------------------------------------------------
+
     def mute(self, seconds: float) -> None:
         """Handle no further request for this time."""
         was_muted = self.muted_until > 0
@@ -407,7 +430,9 @@ class Connection:
 
     @property
     def is_unauthenticated(self) -> bool:
-        """Whether its peer, on the peer listener, has not completed the handshake."""
+        """Whether its peer has not completed the handshake of a node, or the login of a client."""
+        if self.sasl is not None:
+            return not self.sasl.is_authenticated
         return self.listener == PEER and self.peer_node is None
 
     @property

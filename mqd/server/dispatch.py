@@ -45,7 +45,8 @@ from mqd.server.context import CLIENT, PEER, Context, Node
 from mqd.server.handlers import fetch, produce
 from mqd.server.places import Places, until_closed
 from mqd.server.receive_buffers import Buffer
-from mqd.server.served_apis import SERVED, SERVED_TO_PEERS, Handler
+from mqd.server.send_queue import Part
+from mqd.server.served_apis import SERVED, SERVED_TO_CLIENTS, SERVED_TO_PEERS, Handler
 from mqd.server.slices import finished_in_slices
 
 logger = logging.getLogger(__name__)
@@ -58,6 +59,7 @@ _NOTHING = memoryview(b"")
 PRODUCE = 0
 FETCH = 1
 METADATA = 3
+SASL_HANDSHAKE = 17
 API_VERSIONS = 18
 
 _RECONNECTED_SECONDS_MIN = 1.0
@@ -83,7 +85,8 @@ class Dispatcher:
         self._fetch = fetch.Fetch(node, spawn, self.bug)
         common = {handler.api.key: handler for handler in map(Handler, SERVED)}
         private = {handler.api.key: handler for handler in map(Handler, SERVED_TO_PEERS)}
-        self._handlers = {CLIENT: common, PEER: {**common, **private}}
+        public = {handler.api.key: handler for handler in map(Handler, SERVED_TO_CLIENTS)}
+        self._handlers = {CLIENT: {**common, **public}, PEER: {**common, **private}}
         self._places = {CLIENT: Places(), PEER: Places()}
         self._versions_until = unstable.versions_until(node.config)
         self.requests = 0
@@ -97,6 +100,15 @@ class Dispatcher:
         """Handle the request in buffer[start:end]. Returns False if it must wait for an earlier
         fetch.
         """
+        sasl = connection.sasl
+        if sasl is not None and connection.owner.now > sasl.ready_until:
+            if connection.parked is not None:
+                connection.parked.free()
+                if connection.barrier:
+                    return False
+            self.requests += 1
+            sasl.on_frame(connection, view[start:end], self)
+            return True
         if end - start < FRAME_BYTES_MIN + 2:
             raise ProtocolError(f"a request of {end - start} bytes has no header")
         api_key, version, correlation_id, client_id_bytes = _HEAD(buffer, start)
@@ -166,6 +178,10 @@ class Dispatcher:
                 peer_requests.handle(self._node, connection, api_key, frame)
                 return
             raise _not_served(api_key, connection.listener)
+        sasl = connection.sasl
+        if api_key == SASL_HANDSHAKE and sasl and sasl.may_reauthenticate(connection.owner.now):
+            sasl.reauthenticate(connection, frame)
+            return
         header = decode_request_header(frame)
         api = handler.api
         connection.throttle_ms = (
@@ -207,6 +223,41 @@ class Dispatcher:
                 )
         except Exception:
             self.bug(connection, handler.api.name)
+
+    def respond_to_api_versions(self, connection: Connection, frame: memoryview) -> bool:
+        """Respond to an ApiVersions request at once. Returns whether it was valid."""
+        header = decode_request_header(frame)
+        handler = self._handlers[connection.listener][API_VERSIONS]
+        api = handler.api
+        if not api.supports(header.api_version):
+            refusal = api.encode_response(0, _unknown_version(api))
+            self._complete(connection.slot(), handler, header._replace(api_version=0), refusal)
+            return False
+        request = api.decode_request(header.api_version, frame, header.body_position)
+        try:
+            response = handler.handle(self._context(connection, header), request)
+        except MqError as error:
+            response = self._refused(handler, request, error)
+        body = api.encode_response(header.api_version, response)
+        self._complete(connection.slot(), handler, header, body)
+        return not response["error_code"]
+
+    def refusal(self, frame: memoryview, error: MqError) -> list[Part]:
+        """The response to a small request of a client that is refused as a whole. Empty if its API
+        has none, or the request is large.
+        """
+        header = decode_request_header(frame)
+        handler = self._handlers[CLIENT].get(header.api_key)
+        if handler is None or handler.failed is None or len(frame) > DECODED_AT_ONCE_BYTES_MAX:
+            return []
+        api = handler.api
+        request = api.decode_request(header.api_version, frame, header.body_position)
+        response = self._refused(handler, request, error)
+        if isinstance(response, GeneratorType):
+            response = all_slices(response)
+        body = api.encode_response(header.api_version, response)
+        head = encode_response_header(api, header.api_version, header.correlation_id)
+        return [_LENGTH(len(head) + len(body)) + head + body]
 
     def _context(
         self,

@@ -40,6 +40,7 @@ class FrameBuffer:
         "completed_bytes",
         "end",
         "frame_bytes_max",
+        "frame_bytes_min",
         "is_large",
         "pool",
         "since",
@@ -51,6 +52,7 @@ class FrameBuffer:
     def __init__(self, pool: RequestPool, frame_bytes_max: int) -> None:
         self.pool = pool
         self.frame_bytes_max = frame_bytes_max
+        self.frame_bytes_min = FRAME_BYTES_MIN
         self.buffer: Buffer | None = None
         self.view = _NO_BYTES
         self.start = 0
@@ -78,10 +80,11 @@ class FrameBuffer:
 
     def checked_size(self, size: int) -> int:
         """`size`, the length field of a frame. Raises ProtocolError if it is not allowed."""
-        if size < FRAME_BYTES_MIN or size > self.frame_bytes_max:
+        if size < self.frame_bytes_min or size > self.frame_bytes_max:
             raise ProtocolError(
                 other_protocol(size)
-                or f"a frame of {size} bytes (allowed: {FRAME_BYTES_MIN} to {self.frame_bytes_max})"
+                or f"a frame of {size} bytes "
+                f"(allowed: {self.frame_bytes_min} to {self.frame_bytes_max})"
             )
         return size
 

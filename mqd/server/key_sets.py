@@ -1,4 +1,4 @@
-"""The key set that verifies the tokens of one listener: read at the start, and then again and again.
+"""The key set that verifies the tokens of one listener: read at the start, and then repeatedly.
 
 A file must be readable at the start. A URL need not respond then: until it does, no token is
 accepted. A key set that was read once stays until a newer one was read. A token with an unknown key
@@ -80,7 +80,9 @@ class TokenVerifier:
                 failures = 0
             except (OSError, ValueError) as error:
                 failures += 1
-                logger.warning("cannot read the key set of tokens url=%s reason=%s", options.url, error)
+                logger.warning(
+                    "cannot read the key set of tokens url=%s reason=%s", options.url, error
+                )
 
     async def _pause(self, options: KeySetOptions, failures: int) -> None:
         """Wait until the next read: for the refresh interval, or less if a token has an unknown
@@ -107,6 +109,4 @@ class TokenVerifier:
 
 
 def _get(url: str) -> bytes:
-    return get_document(
-        url, timeout_seconds=KEY_SET_TIMEOUT_SECONDS, bytes_max=KEY_SET_BYTES_MAX
-    )
+    return get_document(url, timeout_seconds=KEY_SET_TIMEOUT_SECONDS, bytes_max=KEY_SET_BYTES_MAX)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import trio
@@ -65,7 +65,7 @@ class SaslListener:
         number = BY_NAME[mechanism]
 
         def credential_of(user: str) -> ScramCredential | None:
-            return self._service.image.scram_credentials.get((user, number))
+            return self._service.image().scram_credentials.get((user, number))
 
         nonce = text_of_bits(self._service.random_bits(NONCE_BITS) | 1 << (NONCE_BITS - 1))
         return ScramServer(number, credential_of, self._service.fakes, nonce)
@@ -77,7 +77,7 @@ class SaslService:
     def __init__(
         self,
         options: Mapping[str, SaslOptions],
-        image: MetadataImage,
+        image: Callable[[], MetadataImage],
         *,
         entropy: Entropy,
         clock: Clock,
@@ -108,9 +108,7 @@ class SaslService:
     def random_bytes(self, count: int) -> bytes:
         return self.random_bits(8 * count).to_bytes(count, "big")
 
-    async def run(
-        self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-    ) -> None:
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the key sets of tokens current. Raises StartError."""
         async with trio.open_nursery() as nursery:
             for listener in self._listeners.values():

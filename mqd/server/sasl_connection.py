@@ -10,25 +10,22 @@ other connections do not wait.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeVar
 
 import trio
 
 from mqd.errors import ErrorCode, MqError, ProtocolError
-from mqd.limits import DECODED_AT_ONCE_BYTES_MAX, FRAME_BYTES_MIN, SASL_REQUESTS_MAX
+from mqd.limits import FRAME_BYTES_MIN, SASL_REQUESTS_MAX
 from mqd.protocol import apis
 from mqd.protocol.request_header import RequestHeader, decode_request_header
 from mqd.protocol.schema import Api, encode_response_header
 from mqd.security.mechanism import LoginFailed
+from mqd.security.principal import Principal
 from mqd.security.sasl_session import State
-from mqd.server.handlers import api_versions
 from mqd.server.sasl import SaslListener, SaslService
 from mqd.server.send_queue import Part
-
-if TYPE_CHECKING:
-    from mqd.server.connection import Connection, Slot
 
 SASL_HANDSHAKE = 17
 SASL_AUTHENTICATE = 36
@@ -40,14 +37,60 @@ _HANDSHAKE_API = apis.by_name("sasl_handshake")
 _AUTHENTICATE_API = apis.by_name("sasl_authenticate")
 
 
+class Slot(Protocol):
+    """A place in the queue of responses (server/connection.py)."""
+
+    def complete(self, parts: list[Part]) -> None: ...
+
+
+class Connection(Protocol):
+    """What this file needs of a connection (server/connection.py)."""
+
+    open: bool
+    barrier: bool
+    peer: str
+
+    def slot(self) -> Slot: ...
+
+    def finish(self) -> None: ...
+
+    def expect_bare_tokens(self) -> None:
+        """The next frames may be shorter than a request."""
+        ...
+
+    def logged_in(self, principal: Principal) -> None:
+        """The client has proved that it is `principal`. Its requests are served."""
+        ...
+
+
+ConnectionT = TypeVar("ConnectionT", bound=Connection)
+ConnectionT_contra = TypeVar("ConnectionT_contra", bound=Connection, contravariant=True)
+
+
+class Responder(Protocol[ConnectionT_contra]):
+    """What this file needs of the dispatcher (server/dispatch.py)."""
+
+    def respond_to_api_versions(self, connection: ConnectionT_contra, frame: memoryview) -> bool:
+        """Respond to an ApiVersions request. Returns whether it was valid."""
+        ...
+
+    def refusal(self, frame: memoryview, error: MqError) -> list[Part]:
+        """The response to a small request that is refused as a whole. Empty if its API has none."""
+        ...
+
+
 class SaslConnection:
     """The authentication of one connection."""
 
-    __slots__ = ("_listener", "_requests", "_service", "ready_until", "session")
+    __slots__ = ("_listener", "_requests", "_service", "_spawn", "ready_until", "session")
 
-    def __init__(self, service: SaslService, listener: SaslListener) -> None:
+    def __init__(
+        self, service: SaslService, listener: SaslListener, spawn: Callable[..., None]
+    ) -> None:
+        """`spawn(function, *args)` starts a task in the server's nursery."""
         self._service = service
         self._listener = listener
+        self._spawn = spawn
         self.session = listener.session()
         self._requests = 0
         """Frames since the authentication began."""
@@ -66,7 +109,9 @@ class SaslConnection:
         """Whether a SaslHandshake begins a re-authentication."""
         return self.session.may_reauthenticate(now)
 
-    def on_frame(self, connection: Connection, frame: memoryview, dispatcher: Dispatcher) -> None:
+    def on_frame(
+        self, connection: ConnectionT, frame: memoryview, dispatcher: Responder[ConnectionT]
+    ) -> None:
         """Handle a frame of a connection that is not authenticated, re-authenticates, or whose
         session has expired. Raises ProtocolError where the connection must be closed.
         """
@@ -91,7 +136,8 @@ class SaslConnection:
         elif api_key == SASL_HANDSHAKE:
             self._on_handshake(connection, frame, decode_request_header(frame), now)
         elif api_key == API_VERSIONS and session.state is State.VERSIONS_OR_HANDSHAKE:
-            self._on_api_versions(connection, frame, dispatcher)
+            if dispatcher.respond_to_api_versions(connection, frame):
+                session.on_api_versions()
         else:
             raise ProtocolError(f"a request with API key {api_key} before authentication")
 
@@ -103,17 +149,6 @@ class SaslConnection:
 
     # -- requests
 
-    def _on_api_versions(
-        self, connection: Connection, frame: memoryview, dispatcher: Dispatcher
-    ) -> None:
-        header = decode_request_header(frame)
-        api = apis.by_name("api_versions")
-        if api.supports(header.api_version):
-            request = api.decode_request(header.api_version, frame, header.body_position)
-            if api_versions.is_valid(header.api_version, request):
-                self.session.on_api_versions()
-        dispatcher.respond_at_once(connection, header, frame)
-
     def _on_handshake(
         self, connection: Connection, frame: memoryview, header: RequestHeader, now: float
     ) -> None:
@@ -123,28 +158,27 @@ class SaslConnection:
         response = {"error_code": int(code), "mechanisms": self._listener.options.mechanisms}
         parts = _parts(_HANDSHAKE_API, header, response)
         if code:
-            self._fail(connection, f"SASL mechanism {request.mechanism!a:.40} is not enabled", parts)
+            self._fail(
+                connection, f"SASL mechanism {request.mechanism!a:.40} is not enabled", parts
+            )
             return
         if self.session.is_bare:
-            connection.frames.frame_bytes_min = 0
+            connection.expect_bare_tokens()
         connection.slot().complete(parts)
 
     def _on_authenticate(
         self,
-        connection: Connection,
+        connection: ConnectionT,
         frame: memoryview,
         api_key: int,
         now: float,
-        dispatcher: Dispatcher,
+        dispatcher: Responder[ConnectionT],
     ) -> None:
         header = decode_request_header(frame)
         if api_key != SASL_AUTHENTICATE:
             self.session.fail()
-            error = MqError(ErrorCode.ILLEGAL_SASL_STATE)
-            response = None
-            if len(frame) <= DECODED_AT_ONCE_BYTES_MAX:
-                response = dispatcher.refusal_of(header, frame, error)
-            self._fail(connection, f"API key {api_key} during authentication", response or [])
+            parts = dispatcher.refusal(frame, MqError(ErrorCode.ILLEGAL_SASL_STATE))
+            self._fail(connection, f"API key {api_key} during authentication", parts)
             return
         request = _AUTHENTICATE_API.decode_request(header.api_version, frame, header.body_position)
         self._on_token(connection, request.auth_bytes, header, now)
@@ -203,7 +237,7 @@ class SaslConnection:
         connection.barrier = True
         slot = connection.slot()
         delay_seconds = self._listener.options.failure_delay_ms / 1000
-        self._service.spawn(_close_later, connection, slot, parts, delay_seconds)
+        self._spawn(_close_later, connection, slot, parts, delay_seconds)
 
 
 async def _close_later(

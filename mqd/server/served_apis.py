@@ -67,6 +67,9 @@ SERVED = (
 its API. Produce is served to clients only.
 """
 
+SERVED_TO_CLIENTS = ("sasl_authenticate", "sasl_handshake")
+"""APIs that only clients may use, besides Produce."""
+
 SERVED_TO_PEERS = (
     "allocate_producer_ids",
     "alter_partition",

@@ -16,7 +16,7 @@ from mqd.errors import ErrorCode, MqError
 from mqd.protocol import apis
 from mqd.server import unstable
 from mqd.server.context import CLIENT, PEER, Context
-from mqd.server.served_apis import SERVED, SERVED_TO_PEERS
+from mqd.server.served_apis import SERVED, SERVED_TO_CLIENTS, SERVED_TO_PEERS
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -55,7 +55,7 @@ def served(listener: str = CLIENT, enabled: Collection[int] = ()) -> list[Mappin
     names = (
         "fetch",
         *SERVED,
-        *(SERVED_TO_PEERS if listener == PEER else ("produce",)),
+        *(SERVED_TO_PEERS if listener == PEER else ("produce", *SERVED_TO_CLIENTS)),
     )
     found = [api for name in names if (api := apis.by_name(name)) is not None]
     assert len(found) == len(names)
