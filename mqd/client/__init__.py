@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         ResourceType,
     )
     from mqd.client.errors import (
+        AuthenticationFailed,
         ClientClosed,
         ClientCrashed,
         ClientError,
@@ -86,6 +87,7 @@ __all__ = [
     "Admin",
     "ArrowProducer",
     "AtTime",
+    "AuthenticationFailed",
     "ClientClosed",
     "ClientCrashed",
     "ClientError",
@@ -175,6 +177,7 @@ _MODULES = {
     "NewTopic": "mqd.client.descriptions",
     "Resource": "mqd.client.descriptions",
     "ResourceType": "mqd.client.descriptions",
+    "AuthenticationFailed": "mqd.client.errors",
     "ClientClosed": "mqd.client.errors",
     "ClientCrashed": "mqd.client.errors",
     "ClientError": "mqd.client.errors",

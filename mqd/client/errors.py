@@ -133,6 +133,12 @@ class PeerUnreachable(ClientError):
     """The connection to an address failed; nothing was sent."""
 
 
+class AuthenticationFailed(ClientError):
+    """The broker refused the login, or expects another one. A retry with the same credentials
+    fails, too.
+    """
+
+
 class ConnectionBroken(ClientError):
     """The connection ended before the response came. With `sent`, the peer may have carried the
     request out."""

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
@@ -88,6 +89,11 @@ class PeerConnection:
         """When the oldest open request was sent, or the last response came: the later of both.
         """
         self._failure: str | None = None
+        self._login_ended: trio.Event | None = None
+        """While the client logs in again: other requests wait for it, because the peer accepts only
+        those of the login.
+        """
+        self._nursery: trio.Nursery | None = None
         self._scope = trio.CancelScope()
 
     # -- life
@@ -100,12 +106,18 @@ class PeerConnection:
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
+                    self._nursery = nursery
                     nursery.start_soon(self._write)
                     nursery.start_soon(self._read)
                     task_status.started()
         finally:
             self._fail("the connection was closed on this side")
             self._stream.close()
+
+    def start_soon(self, function: Callable[..., Awaitable[object]], *args: object) -> None:
+        """Start a task that ends with the connection."""
+        assert self._nursery is not None
+        self._nursery.start_soon(function, *args)
 
     @property
     def failure(self) -> str | None:
@@ -194,22 +206,25 @@ class PeerConnection:
         version: int | None = None,
         *,
         timeout_s: float | None = None,
+        during_login: bool = False,
     ) -> Any:
         """Send a request and return the decoded response. Raises ConnectionBroken, or
         DeadlineExceeded after `timeout_s`.
 
         Cancel-safe: the connection stays usable, and the broker may still execute the request. A
         timeout closes the connection: responses come in order, so nothing behind a stuck one would
-        arrive either.
+        arrive either. `during_login`: the request is a part of the login, see `only_login`.
         """
         if version is None:
             version = self.version_of(api)
         encoded = api.encode_request(version, body)
         if timeout_s is None:
-            frame, position = await self.exchange(api, version, encoded)
+            posted = await self._posted(api, version, encoded, during_login)
+            frame, position = await self.response_to(posted)
             return self._decode(api, version, frame, position)
         with trio.move_on_after(timeout_s):
-            frame, position = await self.exchange(api, version, encoded)
+            posted = await self._posted(api, version, encoded, during_login)
+            frame, position = await self.response_to(posted)
             return self._decode(api, version, frame, position)
         raise self._late(api, timeout_s)
 
@@ -232,7 +247,33 @@ class PeerConnection:
         Large pieces of `body` are sent from where they are: nothing may change them until the
         response is here.
         """
+        return await self._posted(api, version, body, False)
+
+    @asynccontextmanager
+    async def only_login(self) -> AsyncIterator[None]:
+        """A block in which only requests of the login are sent. Those that were posted before are
+        ahead of them.
+        """
+        assert self._login_ended is None
+        self._login_ended = trio.Event()
+        try:
+            yield
+        finally:
+            self._login_ended.set()
+            self._login_ended = None
+
+    async def _posted(
+        self,
+        api: Api,
+        version: int,
+        body: bytes | bytearray | memoryview | RequestParts,
+        during_login: bool,
+    ) -> Posted:
         await self._slots.acquire()
+        while self._login_ended is not None and not during_login:
+            self._slots.release()  # the login needs some
+            await self._login_ended.wait()
+            await self._slots.acquire()
         if self._failure is not None:
             self._slots.release()  # passes the wake-up on to the next one in line
             raise ConnectionBroken(self._failure, sent=False)
@@ -275,6 +316,8 @@ class PeerConnection:
         if version is None:
             version = self.version_of(api)
         encoded = api.encode_request(version, body)
+        while self._login_ended is not None:
+            await self._login_ended.wait()
         if self._failure is not None:
             raise ConnectionBroken(self._failure, sent=False)
         self._put(api, version, self._take_correlation_id(), encoded, None)

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from mqd.client.errors import PeerUnreachable
+from mqd.client.login import Login
 from mqd.client.nurseries import owned_nursery
 from mqd.client.peer import PeerConnection, reason_of
 from mqd.errors import ErrorCode
@@ -50,11 +51,12 @@ async def start_peer(
     timeout_s: float = 10.0,
     negotiate: bool = True,
     authenticate: Callable[[Stream], Awaitable[None]] | None = None,
+    login: Login | None = None,
 ) -> PeerConnection:
-    """Connect, run the connection in `nursery`, negotiate. The connection lives until it breaks, is
-    closed, or the nursery ends.
+    """Connect, run the connection in `nursery`, negotiate, log in. The connection lives until it
+    breaks, is closed, or the nursery ends.
 
-    `authenticate` completes a handshake on the new stream before any other byte. It raises OSError
+    Raises PeerUnreachable, or AuthenticationFailed. `authenticate` completes a handshake on the new stream before any other byte. It raises OSError
     where that fails.
     """
     address = f"{host}:{port}"
@@ -67,6 +69,8 @@ async def start_peer(
         if negotiate:
             with trio.move_on_after(timeout_s) as scope:
                 await connection.negotiate()
+                if login is not None:
+                    await login.begin(connection)
             if scope.cancelled_caught:
                 raise PeerUnreachable(
                     ErrorCode.REQUEST_TIMED_OUT,

@@ -1,5 +1,5 @@
-"""Gets a document over HTTPS. Blocking, for a worker thread: it has a time limit, a size limit, and
-follows no redirects.
+"""Requests over HTTPS. Blocking, for a worker thread: it has a time limit, a size limit, and
+follows no redirects. Without TLS, only this machine is reached.
 """
 
 from __future__ import annotations
@@ -11,30 +11,51 @@ from urllib.parse import urlsplit
 
 def get_document(url: str, *, timeout_seconds: float, bytes_max: int) -> bytes:
     """The body of a response with status 200. Raises OSError with the reason."""
+    return _request(url, "GET", None, {}, timeout_seconds, bytes_max)
+
+
+def post_form(
+    url: str, form: str, *, authorization: str, timeout_seconds: float, bytes_max: int
+) -> bytes:
+    """The body of the response to a form, encoded as in a query. Raises OSError with the reason."""
+    headers = {
+        "Authorization": authorization,
+        "Content-Type": "application/x-www-form-urlencoded",
+    }
+    return _request(url, "POST", form, headers, timeout_seconds, bytes_max)
+
+
+def _request(
+    url: str,
+    method: str,
+    body: str | None,
+    headers: dict[str, str],
+    timeout_seconds: float,
+    bytes_max: int,
+) -> bytes:
     parts = urlsplit(url)
-    if parts.hostname is None or parts.scheme not in ("https", "http"):
+    is_loopback = parts.hostname in ("127.0.0.1", "localhost", "::1")
+    if parts.hostname is None or not (parts.scheme == "https" or parts.scheme == "http" and is_loopback):
         raise OSError(f"{url!r} is not an https:// address")
     connection: HTTPConnection
     if parts.scheme == "https":
+        context = ssl.create_default_context()
         connection = HTTPSConnection(
-            parts.hostname,
-            parts.port,
-            timeout=timeout_seconds,
-            context=ssl.create_default_context(),
+            parts.hostname, parts.port, timeout=timeout_seconds, context=context
         )
     else:
         connection = HTTPConnection(parts.hostname, parts.port, timeout=timeout_seconds)
     path = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
     try:
-        connection.request("GET", path, headers={"Accept": "application/json"})
+        connection.request(method, path, body, {"Accept": "application/json", **headers})
         response = connection.getresponse()
         if response.status != 200:
             raise OSError(f"the server responded with status {response.status}")
-        body = response.read(bytes_max + 1)
+        data = response.read(bytes_max + 1)
     except (HTTPException, ValueError) as error:
         raise OSError(f"the server did not respond with HTTP: {error!r}") from None
     finally:
         connection.close()
-    if len(body) > bytes_max:
+    if len(data) > bytes_max:
         raise OSError(f"the document is larger than {bytes_max} bytes")
-    return body
+    return data

@@ -1,0 +1,186 @@
+"""Kafka's client properties as `Security`: `security.protocol`, `sasl.*` and `ssl.*`, as in the file
+that Kafka's tools read with --command-config, and the names of librdkafka.
+
+Messages name keys and never values of secret ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from mqd.client.errors import invalid_value
+from mqd.client.security import Security
+from mqd.client.token_sources import (
+    ClientCredentials,
+    TokenFile,
+    unsigned_token,
+)
+from mqd.config_file import parse_properties
+from mqd.options import ConfigError
+from mqd.security.jaas import parse_login_module
+
+PREFIXES: Final = ("sasl.", "ssl.", "security.protocol", "enable.sasl.", "enable.ssl.")
+"""Keys that this file reads begin with one of these."""
+SECRET_KEYS: Final = frozenset(
+    {
+        *("sasl.jaas.config", "sasl.password", "sasl.oauthbearer.client.secret"),
+        *("sasl.oauthbearer.client.credentials.client.secret", "sasl.oauthbearer.config"),
+        *("ssl.key.password", "ssl.keystore.password", "ssl.truststore.password"),
+        *("ssl.keystore.key", "ssl.key.pem"),
+    }
+)
+_IGNORED: Final = frozenset(
+    {
+        *("sasl.client.callback.handler.class", "sasl.login.callback.handler.class"),
+        *("sasl.login.class", "sasl.oauthbearer.method", "security.providers", "ssl.protocol"),
+        *("ssl.provider", "ssl.secure.random.implementation", "ssl.keymanager.algorithm"),
+        *("ssl.trustmanager.algorithm", "ssl.engine.factory.class"),
+    }
+)
+"""Keys of Java that change nothing here; also by their prefixes below."""
+_IGNORED_PREFIXES: Final = ("sasl.kerberos.", "sasl.login.refresh.", "sasl.login.retry.")
+_STORE_TYPES: Final = ("PEM", "PKCS12")
+
+
+def read_client_properties(path: Path) -> dict[str, str]:
+    """The properties of a file. Raises InvalidValue."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        settings = parse_properties(text, str(path))
+    except OSError as error:
+        raise invalid_value(
+            f"{path} cannot be read ({error.strerror})", "specify a readable file"
+        ) from None
+    except (UnicodeDecodeError, ConfigError) as error:
+        raise invalid_value(f"{path} is no properties file: {error}", "write key=value") from None
+    return {setting.key: setting.value for setting in settings}
+
+
+def is_security_key(key: str) -> bool:
+    """Whether a client property belongs to the security of connections."""
+    return key.startswith(PREFIXES)
+
+
+def security_of(properties: Mapping[str, str]) -> Security:
+    """The security that these properties describe. Other properties are ignored. Raises
+    InvalidValue, also for an unknown security property.
+    """
+    reader = _Reader(properties)
+    protocol = reader.take("security.protocol", "PLAINTEXT").upper()
+    options: dict[str, Any] = {"protocol": protocol, **_sasl(reader), **_tls(reader)}
+    unknown = [
+        key
+        for key in reader.left
+        if key not in _IGNORED and not key.startswith(_IGNORED_PREFIXES)
+    ]
+    if unknown:
+        raise invalid_value(
+            f"the client property {unknown[0]} is not supported",
+            "remove it, or see docs/CLIENT.md, Security",
+        )
+    return Security(**options)
+
+
+class _Reader:
+    """Takes properties one by one, so that unknown ones are left."""
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        self.left = {key: text for key, text in properties.items() if is_security_key(key)}
+
+    def take(self, key: str, default: str = "") -> str:
+        return self.left.pop(key, default)
+
+    def first(self, *keys: str) -> str:
+        """The first of several names that is set; all are taken."""
+        found = [self.take(key) for key in keys]
+        return next(filter(None, found), "")
+
+
+def _sasl(reader: _Reader) -> dict[str, Any]:
+    mechanism = reader.first("sasl.mechanism", "sasl.mechanisms")
+    username, password = reader.take("sasl.username"), reader.take("sasl.password")
+    jaas = reader.take("sasl.jaas.config")
+    options: Mapping[str, str] = {}
+    if jaas:
+        try:
+            options = parse_login_module(jaas).options
+        except ValueError as error:
+            raise invalid_value(
+                f"sasl.jaas.config: {error}",
+                'write it as CLASS required username="..." password="...";',
+            ) from None
+    token = _token_source(reader, options)
+    found: dict[str, Any] = {
+        "mechanism": mechanism.upper() or None,
+        "username": options.get("username", username) or None,
+        "password": options.get("password", password) or None,
+        "token": token,
+        "sasl_extensions": {
+            name.removeprefix("extension_"): value
+            for name, value in options.items()
+            if name.startswith("extension_")
+        },
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _token_source(reader: _Reader, options: Mapping[str, str]) -> Any:
+    """Where tokens of OAUTHBEARER come from; None if nothing says so."""
+    url = reader.first("sasl.oauthbearer.token.endpoint.url")
+    identity = reader.first(
+        "sasl.oauthbearer.client.credentials.client.id", "sasl.oauthbearer.client.id"
+    )
+    secret = reader.first(
+        "sasl.oauthbearer.client.credentials.client.secret", "sasl.oauthbearer.client.secret"
+    )
+    scope = reader.take("sasl.oauthbearer.scope") or options.get("scope", "")
+    if url.startswith("file:"):
+        return TokenFile(url)
+    if url:
+        return ClientCredentials(
+            url, identity or options.get("clientId", ""), secret or options.get("clientSecret", ""),
+            scope,
+        )
+    subject = options.get("unsecuredLoginStringClaim_sub")
+    if subject is not None:
+        seconds = options.get("unsecuredLoginLifetimeSeconds", "3600")
+        return unsigned_token(subject, int(seconds) if seconds.isdigit() else 3600)
+    return None
+
+
+def _tls(reader: _Reader) -> dict[str, Any]:
+    for side in ("truststore", "keystore"):
+        kind = reader.take(f"ssl.{side}.type", "PEM").upper()
+        if kind not in _STORE_TYPES:
+            raise invalid_value(
+                f"ssl.{side}.type is {kind}, which needs Java",
+                "convert it: keytool -importkeystore -srckeystore OLD -destkeystore NEW.p12 "
+                f"-deststoretype PKCS12, and set ssl.{side}.type=PKCS12",
+            )
+    algorithm = reader.take("ssl.endpoint.identification.algorithm", "https")
+    found: dict[str, Any] = {
+        "ca": _file(reader.first("ssl.truststore.location", "ssl.ca.location"))
+        or reader.first("ssl.truststore.certificates", "ssl.ca.pem"),
+        "ca_password": reader.take("ssl.truststore.password"),
+        "certificate": _file(reader.first("ssl.keystore.location", "ssl.certificate.location"))
+        or reader.first("ssl.keystore.certificate.chain", "ssl.certificate.pem"),
+        "key": _file(reader.take("ssl.key.location"))
+        or reader.first("ssl.keystore.key", "ssl.key.pem"),
+        "key_password": reader.first("ssl.key.password", "ssl.keystore.password"),
+        "protocols": tuple(filter(None, reader.take("ssl.enabled.protocols").split(","))),
+        "cipher_suites": tuple(filter(None, reader.take("ssl.cipher.suites").split(","))),
+    }
+    kept = {name: value for name, value in found.items() if value}
+    is_checked = algorithm.strip().lower() not in ("", "none")
+    if reader.take("enable.ssl.certificate.verification", "true").lower() == "false":
+        raise invalid_value(
+            "enable.ssl.certificate.verification is false: anyone could pretend to be the broker",
+            "set ssl.ca.location to the certificate of your CA",
+        )
+    return kept if is_checked else {**kept, "check_host_name": False}
+
+
+def _file(text: str) -> Path | None:
+    return Path(text).expanduser() if text else None
