@@ -53,13 +53,8 @@ __all__ = [
 
 ENVIRONMENT_PREFIX = "MQD_"
 LISTENER_PREFIX = "listener.name."
-MECHANISM_SUFFIXES = (
-    ".sasl.jaas.config",
-    ".sasl.server.callback.handler.class",
-    ".sasl.login.callback.handler.class",
-    ".connections.max.reauth.ms",
-)
-"""Ends of keys that `listener.name.NAME.MECHANISM.` precedes."""
+MECHANISM_PREFIXES = ("plain", "scram-sha-256", "scram-sha-512", "oauthbearer", "gssapi")
+"""SASL mechanisms in `listener.name.NAME.MECHANISM.KEY`."""
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 """Kafka's name for the authorizer that mqd has (security/authorizer.py)."""
 
@@ -275,8 +270,9 @@ class _Reader:
             name, _, listener_key = key.removeprefix(LISTENER_PREFIX).partition(".")
             self.listener_settings.setdefault(name.lower(), {})[listener_key] = text
             option = NODE_OPTIONS.get(listener_key)
-            if option is None and listener_key.endswith(MECHANISM_SUFFIXES):
-                return
+            mechanism, _, mechanism_key = listener_key.partition(".")
+            if mechanism in MECHANISM_PREFIXES and mechanism_key in NODE_OPTIONS:
+                return  # security/sasl_options.py reads it
         if option is None:
             self.warnings.append(f"{where}{_unknown(key)}")
             return

@@ -49,6 +49,7 @@ from mqd.node.listeners import (
     listeners,
     listeners_of,
     ready_on,
+    sasl_options_of,
 )
 from mqd.node.lost_replicas import LostReplicas
 from mqd.node.publisher import MetadataPublisher
@@ -67,6 +68,7 @@ from mqd.server.client_quotas import NodeQuotas
 from mqd.server.context import Node
 from mqd.server.coordinators import Coordinators
 from mqd.server.forward import Forwarder
+from mqd.server.sasl import SaslService
 from mqd.server.service import Server
 from mqd.types import NodeId
 
@@ -140,6 +142,7 @@ class Daemon:
         self.me: PeerNode = self.peers.require(options.node_id)
         self._check_replication_options()
         self.client_listeners = listeners_of(self.config, self.me)
+        self.sasl_options = sasl_options_of(self.config, self.client_listeners)
         self.network: Network = seams.network or OsNetwork(
             send_buffer_bytes=self.config.integer("socket.send.buffer.bytes"),
             receive_buffer_bytes=self.config.integer("socket.receive.buffer.bytes"),
@@ -315,6 +318,17 @@ class Daemon:
             space=lambda: why_full(self.data, self.logs, self.raft, seams.disk),
         )
 
+    def _make_sasl(self) -> SaslService:
+        seams = self.seams
+        return SaslService(
+            self.sasl_options,
+            lambda: self.machine.image,
+            entropy=seams.entropy,
+            clock=seams.clock,
+            disk=seams.disk,
+            secret=self.peers.secret,
+        )
+
     def _connect_parts(self) -> None:
         """The callables through which lower parts reach higher ones."""
         controller = self.controller
@@ -411,7 +425,9 @@ class Daemon:
                 transactions=self.coordinators.transactions,
                 quotas=NodeQuotas(self.config),
                 authorizer=self.authorizer,
+                sasl=self._make_sasl(),
             )
+            await background.start(node.sasl.run)
             self.coordinators.node = node
             background.start_soon(self.coordinators.run)
             async with trio.open_nursery() as serving:

@@ -265,7 +265,7 @@ def test_a_refused_key_at_its_default_changes_nothing_and_passes() -> None:
 
 
 def test_a_wrong_secret_is_refused_without_showing_it() -> None:
-    assert "hush" not in refusal("sasl.jaas.config=hush")
+    assert "hush" not in refusal("delegation.token.secret.key=hush")
 
 
 def test_a_bad_line_of_a_file_is_named(tmp_path: Path) -> None:

@@ -625,7 +625,10 @@ def test_options_that_are_implemented_are_those_that_are_read() -> None:
     from mqd.option_table import OPTIONS, PEERS
     from mqd.options import Status
 
-    text = "\n".join(source(name) for name in python_files("mqd") if "/option" not in name)
+    of_clients = "mqd/client/client_properties.py"
+    text = "\n".join(
+        source(name) for name in python_files("mqd") if "/option" not in name and name != of_clients
+    )
     implemented = [option for option in OPTIONS.values() if option.status is Status.IMPLEMENTED]
     read_by_topics = {synonym for option in implemented for synonym, _ in option.synonyms}
     read = {name for name in OPTIONS if f'"{name}"' in text}

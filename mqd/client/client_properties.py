@@ -1,5 +1,5 @@
-"""Kafka's client properties as `Security`: `security.protocol`, `sasl.*` and `ssl.*`, as in the file
-that Kafka's tools read with --command-config, and the names of librdkafka.
+"""Kafka's client properties as `Security`: `security.protocol`, `sasl.*` and `ssl.*`, as Kafka's
+tools read them with --command-config, and the names of librdkafka.
 
 Messages name keys and never values of secret ones.
 """
@@ -71,9 +71,7 @@ def security_of(properties: Mapping[str, str]) -> Security:
     protocol = reader.take("security.protocol", "PLAINTEXT").upper()
     options: dict[str, Any] = {"protocol": protocol, **_sasl(reader), **_tls(reader)}
     unknown = [
-        key
-        for key in reader.left
-        if key not in _IGNORED and not key.startswith(_IGNORED_PREFIXES)
+        key for key in reader.left if key not in _IGNORED and not key.startswith(_IGNORED_PREFIXES)
     ]
     if unknown:
         raise invalid_value(
@@ -140,7 +138,9 @@ def _token_source(reader: _Reader, options: Mapping[str, str]) -> Any:
         return TokenFile(url)
     if url:
         return ClientCredentials(
-            url, identity or options.get("clientId", ""), secret or options.get("clientSecret", ""),
+            url,
+            identity or options.get("clientId", ""),
+            secret or options.get("clientSecret", ""),
             scope,
         )
     subject = options.get("unsecuredLoginStringClaim_sub")

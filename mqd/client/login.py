@@ -95,6 +95,7 @@ class Login:
         Raises AuthenticationFailed, or another ClientError if the connection broke.
         """
         mechanism = self._security.mechanism
+        assert mechanism is not None
         exchange = await self._begin(connection, mechanism)
         response = await connection.request(
             by_name("sasl_handshake"), {"mechanism": mechanism}, during_login=True

@@ -56,8 +56,8 @@ async def start_peer(
     """Connect, run the connection in `nursery`, negotiate, log in. The connection lives until it
     breaks, is closed, or the nursery ends.
 
-    Raises PeerUnreachable, or AuthenticationFailed. `authenticate` completes a handshake on the new stream before any other byte. It raises OSError
-    where that fails.
+    Raises PeerUnreachable, or AuthenticationFailed. `authenticate` completes a handshake on the new
+    stream before any other byte. It raises OSError where that fails.
     """
     address = f"{host}:{port}"
     stream = await connect_stream(

@@ -1,16 +1,21 @@
 """How a client proves who it is, and which brokers it trusts. Pure.
 
 The names are those of Kafka's client properties: `security.protocol`, `ssl.truststore.*`,
-`ssl.keystore.*`, `ssl.endpoint.identification.algorithm`.
+`ssl.keystore.*`, `ssl.endpoint.identification.algorithm`, `sasl.*` (client_properties.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mqd.client.errors import invalid_value
 from mqd.security.client_listeners import SecurityProtocol
+from mqd.security.mechanism import MECHANISMS, OAUTHBEARER
+
+Token = str | Callable[[], str] | Callable[[], Awaitable[str]]
+"""A token, or a function that returns one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +42,15 @@ class Security:
     protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
     cipher_suites: tuple[str, ...] = ()
     """Java's names; empty: those of the system."""
+    mechanism: str | None = None
+    """With SASL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER."""
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    """Of PLAIN and SCRAM."""
+    token: Token | None = field(default=None, repr=False)
+    """Of OAUTHBEARER: a token, or a function that returns one for each login."""
+    sasl_extensions: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Of OAUTHBEARER: further names and values for the broker."""
 
     def __post_init__(self) -> None:
         if self.protocol not in SecurityProtocol.__members__:
@@ -46,6 +60,33 @@ class Security:
             )
         if self.key is not None and self.certificate is None:
             raise invalid_value("key is set, and certificate is not", "set both")
+        if self.has_sasl:
+            self._check_login()
+        elif self.mechanism is not None:
+            raise invalid_value(
+                f"mechanism is {self.mechanism!r}, and protocol is {self.protocol}, without SASL",
+                "use the protocol SASL_SSL, or SASL_PLAINTEXT on a trusted network",
+            )
+
+    def _check_login(self) -> None:
+        """Raises InvalidValue unless the login is complete."""
+        if self.mechanism not in MECHANISMS:
+            raise invalid_value(
+                f"mechanism (sasl.mechanism) is {self.mechanism!r}",
+                f"use one of {', '.join(MECHANISMS)}",
+            )
+        if self.mechanism == OAUTHBEARER:
+            if self.token is None:
+                raise invalid_value(
+                    "OAUTHBEARER has no token",
+                    "set token, or sasl.oauthbearer.token.endpoint.url",
+                )
+        elif not self.username or not self.password:
+            missing = "password" if self.username else "username"
+            raise invalid_value(
+                f"{self.mechanism} has no {missing}",
+                "set username and password, or sasl.jaas.config",
+            )
 
     @property
     def has_tls(self) -> bool:

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
-
-
 from mqd.client.errors import AuthenticationFailed
 from mqd.errors import ErrorCode
 from mqd.io.https import post_form

@@ -35,7 +35,9 @@ def _request(
 ) -> bytes:
     parts = urlsplit(url)
     is_loopback = parts.hostname in ("127.0.0.1", "localhost", "::1")
-    if parts.hostname is None or not (parts.scheme == "https" or parts.scheme == "http" and is_loopback):
+    if parts.hostname is None or not (
+        parts.scheme == "https" or (parts.scheme == "http" and is_loopback)
+    ):
         raise OSError(f"{url!r} is not an https:// address")
     connection: HTTPConnection
     if parts.scheme == "https":

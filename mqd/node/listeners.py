@@ -21,6 +21,7 @@ from mqd.security.client_listeners import (
 )
 from mqd.security.principal import Principal
 from mqd.security.principal_mapping import PrincipalMapping
+from mqd.security.sasl_options import SaslOptions, sasl_options
 from mqd.security.tls_settings import ClientAuth, server_settings
 
 logger = logging.getLogger(__name__)
@@ -43,16 +44,23 @@ class BoundListeners:
 def listeners_of(config: NodeConfig, me: PeerNode) -> tuple[ClientListener, ...]:
     """As `client_listeners`. Raises StartError."""
     try:
-        found = client_listeners(config, me)
+        return client_listeners(config, me)
     except ConfigError as error:
         raise StartError(str(error)) from error
-    for listener in found:
-        if listener.protocol.has_sasl:
-            raise StartError(
-                f"listener {listener.name}: {listener.protocol.name} requires SASL, which is not "
-                "in this release; use PLAINTEXT or SSL"
-            )
-    return found
+
+
+def sasl_options_of(
+    config: NodeConfig, listeners: tuple[ClientListener, ...]
+) -> dict[str, SaslOptions]:
+    """SASL of each listener that demands it, by its name. Raises StartError."""
+    try:
+        return {
+            listener.name: sasl_options(config, listener.name)
+            for listener in listeners
+            if listener.protocol.has_sasl
+        }
+    except ConfigError as error:
+        raise StartError(str(error)) from error
 
 
 @asynccontextmanager

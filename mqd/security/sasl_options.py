@@ -156,28 +156,28 @@ def _check_callback_handler(config: NodeConfig, listener: str, mechanism: str) -
 
 def _token_rules(config: NodeConfig, listener: str) -> TokenRules:
     def value(key: str) -> Value:
-        return _setting(config, listener, OAUTHBEARER, f"sasl.oauthbearer.{key}")
+        return _setting(config, listener, OAUTHBEARER, key)
 
     audiences, issuer, subject = (
-        value("expected.audience"),
-        value("expected.issuer"),
-        value("sub.claim.name"),
+        value("sasl.oauthbearer.expected.audience"),
+        value("sasl.oauthbearer.expected.issuer"),
+        value("sasl.oauthbearer.sub.claim.name"),
     )
     assert isinstance(audiences, tuple) and isinstance(subject, str)
     return TokenRules(
         audiences=audiences,
         issuer=None if issuer is None else str(issuer),
         subject_claim=subject,
-        skew_seconds=_integer(value("clock.skew.seconds")),
-        allows_unsigned=bool(value("allow.unsigned.tokens")),
+        skew_seconds=_integer(value("sasl.oauthbearer.clock.skew.seconds")),
+        allows_unsigned=bool(value("sasl.oauthbearer.allow.unsigned.tokens")),
     )
 
 
 def _key_set(config: NodeConfig, listener: str, rules: TokenRules) -> KeySetOptions | None:
     def value(key: str) -> Value:
-        return _setting(config, listener, OAUTHBEARER, f"sasl.oauthbearer.jwks.endpoint.{key}")
+        return _setting(config, listener, OAUTHBEARER, key)
 
-    url = value("url")
+    url = value("sasl.oauthbearer.jwks.endpoint.url")
     if url is None and rules.allows_unsigned:
         return None
     if url is None:
@@ -199,9 +199,9 @@ def _key_set(config: NodeConfig, listener: str, rules: TokenRules) -> KeySetOpti
         )
     return KeySetOptions(
         url=text,
-        refresh_ms=_integer(value("refresh.ms")),
-        retry_backoff_ms=_integer(value("retry.backoff.ms")),
-        retry_backoff_max_ms=_integer(value("retry.backoff.max.ms")),
+        refresh_ms=_integer(value("sasl.oauthbearer.jwks.endpoint.refresh.ms")),
+        retry_backoff_ms=_integer(value("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms")),
+        retry_backoff_max_ms=_integer(value("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms")),
     )
 
 

@@ -7,7 +7,7 @@ session expires, it sends SaslHandshake again. States and sentences are those of
 SaslServerAuthenticator.
 
 The principal does not change while the connection lives, and is set only when a mechanism has
-proved it.
+proved it (I52).
 """
 
 from __future__ import annotations

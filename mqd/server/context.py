@@ -24,6 +24,7 @@ from mqd.security.principal import ANONYMOUS, Principal
 from mqd.server.client_quotas import NodeQuotas
 from mqd.server.forward import Forwarder
 from mqd.server.guards import Guards
+from mqd.server.sasl import SaslService
 from mqd.types import NodeId
 
 CLIENT = "client"
@@ -50,6 +51,7 @@ class Node:
     groups: CoordinatorService
     transactions: CoordinatorService
     quotas: NodeQuotas
+    sasl: SaslService
     guards: Guards = field(default_factory=Guards)
     authorizer: Authorizer = field(default_factory=lambda: Authorizer(enforces=False))
     audit: Audit = field(default_factory=Audit)

@@ -31,6 +31,7 @@ from mqd.server.context import CLIENT, PEER, Node
 from mqd.server.dispatch import Dispatcher
 from mqd.server.muted import MutedConnections
 from mqd.server.receive_buffers import Arena
+from mqd.server.sasl_connection import SaslConnection
 
 logger = logging.getLogger(__name__)
 
@@ -267,8 +268,15 @@ class Server:
             if await self._quotas.admits(sock, kind):
                 self.now = self._node.clock.monotonic()
                 connection = Connection(self, sock, kind, self.now, client_listener)
+                if client_listener is not None and client_listener.protocol.has_sasl:
+                    connection.demand_sasl(self._sasl_of(client_listener))
                 self._connections[connection] = None
                 self._quotas.add(connection)
+
+    def _sasl_of(self, listener: ClientListener) -> SaslConnection:
+        """The authentication of a new connection."""
+        sasl = self._node.sasl
+        return SaslConnection(sasl, sasl.listener(listener.name), self._spawn)
 
     def authenticated(self, connection: Connection) -> None:
         """The connection is one of a node from now on. Raises ProtocolError."""

@@ -50,9 +50,11 @@ from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
 from mqd.security.authorizer import Authorizer
 from mqd.security.client_listeners import ClientListener, SecurityProtocol
+from mqd.security.sasl_options import sasl_options
 from mqd.server.client_quotas import NodeQuotas
 from mqd.server.context import CLIENT, PEER
 from mqd.server.guards import Guards
+from mqd.server.sasl import SaslService
 from mqd.server.service import Server
 from mqd.types import NodeId, TopicPartition
 from tests.log.support import FaultyDisk, HandClock
@@ -267,18 +269,23 @@ class Client:
         return response.responses[0].partitions[0]
 
 
-LISTENER = ClientListener("PLAINTEXT", SecurityProtocol.PLAINTEXT, "mqd", 9092, "mqd", 9092)
-
-
 class Rig:
     """One node's server, and its metadata."""
 
-    def __init__(self, directory: Path, **options: str) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT,
+        **options: str,
+    ) -> None:
+        self.listener = ClientListener(protocol.name, protocol, "mqd", 9092, "mqd", 9092)
         self.disk = FaultyDisk()
         self.clock = HandClock()
         self.image = MetadataImage()
         self.config = NodeConfig.load(
-            None, {}, {key.replace("_", "."): value for key, value in options.items()}
+            None,
+            {},
+            {key if "." in key else key.replace("_", "."): value for key, value in options.items()},
         )
         entropy = RandomEntropy(random.Random(1))
         self.directory_failures: list[Path] = []
@@ -315,11 +322,25 @@ class Rig:
             quotas=NodeQuotas(self.config),
             authorizer=Authorizer(enforces=False),
             controller=SimpleNamespace(image=self.image, controller_id=ME),
+            sasl=self._sasl(entropy),
         )
         self.network = MemoryNetwork()
         self.server = Server(self.node, self.network)  # type: ignore[arg-type]  # a node made of fakes
         self.listeners = {CLIENT: MemoryListener(), PEER: MemoryListener()}
         self.changes = 0
+
+    def _sasl(self, entropy: RandomEntropy) -> SaslService:
+        options = {}
+        if self.listener.protocol.has_sasl:
+            options[self.listener.name] = sasl_options(self.config, self.listener.name)
+        return SaslService(
+            options,
+            lambda: self.image,
+            entropy=entropy,
+            clock=self.clock,
+            disk=self.disk,
+            secret=b"secret of the cluster",
+        )
 
     # -- metadata
 
@@ -464,14 +485,18 @@ def values(records: Any) -> list[bytes]:
 
 
 @asynccontextmanager
-async def rig(directory: Path, **options: str) -> AsyncIterator[Rig]:
+async def rig(
+    directory: Path,
+    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT,
+    **options: str,
+) -> AsyncIterator[Rig]:
     """A running server, for the length of the block. Options with underscores for dots."""
-    made = Rig(directory, **options)
+    made = Rig(directory, protocol, **options)
     await made.logs.start()
     made.register(ME, OTHER)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(made.replica.run)
         await nursery.start(made.server.run, made.listeners[PEER])
-        made.server.listen(made.listeners[CLIENT], LISTENER)
+        made.server.listen(made.listeners[CLIENT], made.listener)
         yield made
         nursery.cancel_scope.cancel()

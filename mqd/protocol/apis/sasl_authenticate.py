@@ -12,7 +12,7 @@ REQUEST = message(field("auth_bytes", BYTES))
 
 RESPONSE = message(
     field("error_code", INT16),
-    field("error_message", TEXT, nullable_since=0, default=None),
+    field("error_message", TEXT, nullable_since=0),
     field("auth_bytes", BYTES),
     field("session_lifetime_ms", INT64, since=1),
 )

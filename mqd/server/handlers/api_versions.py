@@ -45,7 +45,7 @@ def handle(context: Context, request: Any) -> Mapping[str, Any]:
 
 
 def failed(request: Any, error: MqError) -> Mapping[str, Any]:
-    return {"error_code": int(error.code), "api_keys": served()}
+    return {"error_code": int(error.code), "api_keys": []}
 
 
 def served(listener: str = CLIENT, enabled: Collection[int] = ()) -> list[Mapping[str, int]]:

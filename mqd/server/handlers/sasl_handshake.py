@@ -8,9 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mqd.errors import ErrorCode
+from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context
 
 
 def handle(context: Context, request: Any) -> Mapping[str, Any]:
     return {"error_code": int(ErrorCode.ILLEGAL_SASL_STATE), "mechanisms": ()}
+
+
+def failed(request: Any, error: MqError) -> Mapping[str, Any]:
+    return {"error_code": int(error.code), "mechanisms": ()}

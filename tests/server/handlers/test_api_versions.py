@@ -14,7 +14,7 @@ from mqd.controller.features import LEVELS
 from mqd.errors import ErrorCode
 from mqd.protocol import apis
 from mqd.server.context import CLIENT, PEER
-from mqd.server.served_apis import SERVED, SERVED_TO_PEERS
+from mqd.server.served_apis import SERVED, SERVED_TO_CLIENTS, SERVED_TO_PEERS
 from tests.server.rig import Client, rig, run_until_idle
 
 
@@ -51,7 +51,10 @@ INIT_PRODUCER_ID = 22
 
 async def test_offered_versions_are_served(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
-        for kind, names in ((CLIENT, ("produce", *SERVED)), (PEER, (*SERVED, *SERVED_TO_PEERS))):
+        for kind, names in (
+            (CLIENT, ("produce", *SERVED, *SERVED_TO_CLIENTS)),
+            (PEER, (*SERVED, *SERVED_TO_PEERS)),
+        ):
             response = await versions(await node.connect(kind))
             keys = [row.api_key for row in response.api_keys]
             served = [apis.by_name(name) for name in ("fetch", *names)]
