@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         InvalidValue,
         PeerUnreachable,
         ProducerClosed,
+        TlsHandshakeFailed,
         TransactionBroken,
     )
     from mqd.client.fetched_batches import FetchedBatch
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from mqd.client.range_plan import FetchedRange
     from mqd.client.ranges import RangeReader, open_range
     from mqd.client.raw_producer import RawProducer, end_transaction, open_raw_producer
+    from mqd.client.security import Security
     from mqd.client.transactional import TransactionalProducer, open_transactional_producer
     from mqd.errors import ErrorCode
     from mqd.protocol.compression import Codec
@@ -131,6 +133,8 @@ __all__ = [
     "ScramDeletion",
     "ScramMechanism",
     "ScramUpsertion",
+    "Security",
+    "TlsHandshakeFailed",
     "TopicPartition",
     "TransactionBroken",
     "TransactionalOptions",
@@ -189,7 +193,9 @@ _MODULES = {
     "InvalidValue": "mqd.client.errors",
     "PeerUnreachable": "mqd.client.errors",
     "ProducerClosed": "mqd.client.errors",
+    "TlsHandshakeFailed": "mqd.client.errors",
     "TransactionBroken": "mqd.client.errors",
+    "Security": "mqd.client.security",
     "FetchedBatch": "mqd.client.fetched_batches",
     "GroupConsumer": "mqd.client.group_consumer",
     "open_group_consumer": "mqd.client.group_consumer",

@@ -23,6 +23,7 @@ from mqd.client.errors import (
     ClientError,
     DeadlineExceeded,
     PeerUnreachable,
+    TlsHandshakeFailed,
     does_not_exist,
     error_from_wire,
     invalid_type,
@@ -31,6 +32,8 @@ from mqd.client.metadata import BrokerInfo, ClusterView, TopicInfo
 from mqd.client.nurseries import joining_nursery, lasting_nursery
 from mqd.client.peer import PeerConnection
 from mqd.client.peer_opening import start_peer
+from mqd.client.secure_network import secured
+from mqd.client.security import Security
 from mqd.errors import ErrorCode, MqError
 from mqd.io.clock import Clock, SystemClock
 from mqd.io.entropy import Entropy, RandomEntropy
@@ -164,7 +167,10 @@ class ClusterClient:
         """
         brokers = self.view.brokers.values()
         broker = next((each for each in brokers if each.address == address), None)
-        if broker is not None and isinstance(error, PeerUnreachable):
+        is_unreachable = isinstance(error, PeerUnreachable) and not isinstance(
+            error, TlsHandshakeFailed
+        )
+        if broker is not None and is_unreachable:
             is_silent = error.code is ErrorCode.REQUEST_TIMED_OUT
             error.remedy = f"start broker {broker.node_id}, or see `mqctl cluster health`"
             if is_silent:
@@ -454,6 +460,7 @@ async def connect(
     request_timeout_s: float = 30.0,
     connect_timeout_s: float = CONNECT_TIMEOUT_S,
     wait_s: float = 0.0,
+    security: Security | None = None,
     network: Network | None = None,
     entropy: Entropy | None = None,
     clock: Clock | None = None,
@@ -461,7 +468,8 @@ async def connect(
     """A ClusterClient for the length of a block, with a first view of the brokers.
 
     `bootstrap` is "host:port[,host:port..]" or addresses. Raises PeerUnreachable if none of them
-    responds; with `wait_s`, only after retries for that time.
+    responds; with `wait_s`, only after retries for that time. TlsHandshakeFailed is a
+    PeerUnreachable.
     """
     addresses = addresses_of(bootstrap)
     check_text("client_id", client_id, "billing")
@@ -472,7 +480,7 @@ async def connect(
         client = ClusterClient(
             addresses,
             nursery,
-            network=network if network is not None else OsNetwork(),
+            network=secured(network if network is not None else OsNetwork(), security),
             entropy=entropy if entropy is not None else RandomEntropy(),
             clock=clock if clock is not None else SystemClock(),
             client_id=client_id,

@@ -139,6 +139,12 @@ class AuthenticationFailed(ClientError):
     """
 
 
+class TlsHandshakeFailed(PeerUnreachable):
+    """The broker answers, and the two do not agree on TLS: a certificate that one of them does not
+    trust, or a listener of the other kind. A retry fails too, until somebody repairs it.
+    """
+
+
 class ConnectionBroken(ClientError):
     """The connection ended before the response came. With `sent`, the peer may have carried the
     request out."""

@@ -9,12 +9,13 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from mqd.client.errors import PeerUnreachable
+from mqd.client.errors import PeerUnreachable, TlsHandshakeFailed
 from mqd.client.login import Login
 from mqd.client.nurseries import owned_nursery
 from mqd.client.peer import PeerConnection, reason_of
 from mqd.errors import ErrorCode
 from mqd.io.net import Network, Stream
+from mqd.io.tls import TlsFailed
 
 
 @asynccontextmanager
@@ -99,6 +100,10 @@ async def connect_stream(
     address = f"{host}:{port}"
     try:
         stream = await network.connect(host, port, timeout=timeout_s)
+    except TlsFailed as error:
+        raise TlsHandshakeFailed(
+            ErrorCode.NETWORK_EXCEPTION, error.message, remedy=error.remedy
+        ) from None
     except OSError as error:
         raise unreachable(address, error) from None
     if authenticate is not None:

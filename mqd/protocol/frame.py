@@ -21,6 +21,10 @@ they do not keep a large buffer alive.
 """
 
 
+_TLS_RECORDS = (0x1503, 0x1603)
+"""How an alert or a handshake of TLS begins."""
+
+
 class FrameReader:
     """Takes bytes in pieces of any size, and returns complete frames. Receive into `room` and call
     `received` with the number of bytes, or pass bytes to `receive_data`.
@@ -116,6 +120,11 @@ class FrameReader:
             return -1
         length: int = _LENGTH.unpack_from(self._buffer, self._start)[0]
         if not self._bytes_min <= length <= self._bytes_max:
+            if length >> 16 in _TLS_RECORDS:
+                raise ProtocolError(
+                    "a TLS record: the listener requires TLS, set security.protocol=SSL, or "
+                    "SASL_SSL with SASL"
+                )
             raise ProtocolError(
                 f"frame of {length} bytes; {self._bytes_min} to {self._bytes_max} are taken"
             )

@@ -7,6 +7,8 @@ Kafka's `ssl.*` keys of a broker or client, per listener. Values are names of fi
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -15,6 +17,7 @@ from typing import Final
 from mqd.config import ConfigError, Value
 
 TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
+_PEM_BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
 _STORE_TYPES: Final = ("PEM", "PKCS12", "JKS")
 _SUITES_OF_1_3: Final = frozenset(
     ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
@@ -137,7 +140,7 @@ def _open_ssl_name(name: str, where: str) -> str:
 
 def _key_store(values: Mapping[str, Value], where: str) -> KeyStore | None:
     location = _text(values, "ssl.keystore.location")
-    chain, key = _text(values, "ssl.keystore.certificate.chain"), _text(values, "ssl.keystore.key")
+    chain, key = _pem(values, "ssl.keystore.certificate.chain"), _pem(values, "ssl.keystore.key")
     if location is None and chain is None and key is None:
         return None
     type_ = _store_type(values, "ssl.keystore.type", where)
@@ -166,7 +169,7 @@ def _key_store(values: Mapping[str, Value], where: str) -> KeyStore | None:
 
 def _trust_store(values: Mapping[str, Value], where: str) -> TrustStore | None:
     location = _text(values, "ssl.truststore.location")
-    certificates = _text(values, "ssl.truststore.certificates")
+    certificates = _pem(values, "ssl.truststore.certificates")
     if location is None and certificates is None:
         return None
     type_ = _store_type(values, "ssl.truststore.type", where)
@@ -183,6 +186,24 @@ def _store_type(values: Mapping[str, Value], key: str, where: str) -> str:
     if type_.upper() not in _STORE_TYPES:
         raise ConfigError(f"{where}{key}: '{type_}' is not one of {', '.join(_STORE_TYPES)}")
     return type_.upper()
+
+
+def _pem(values: Mapping[str, Value], key: str) -> str | None:
+    text = _text(values, key)
+    return None if text is None else normal_pem(text)
+
+
+def normal_pem(text: str) -> str:
+    """PEM with line ends, which a properties file may have replaced by blanks (KIP-651)."""
+
+    def block(found: re.Match[str]) -> str:
+        label, body = found.groups()
+        if ":" in body:  # headers of the traditional format
+            return found[0]
+        lines = textwrap.wrap("".join(body.split()), 64)
+        return "\n".join((f"-----BEGIN {label}-----", *lines, f"-----END {label}-----\n"))
+
+    return _PEM_BLOCK.sub(block, text)
 
 
 def _text(values: Mapping[str, Value], key: str) -> str | None:
