@@ -25,6 +25,9 @@ COMMANDS = {
         "mqctl.commands.group:group",
         "Show groups, members and lag; reset offsets; delete groups.",
     ),
+    "user": ("mqctl.commands.user:user", "Create users, change passwords, list and delete users."),
+    "acl": ("mqctl.commands.acl:acl", "Create, list, check and delete ACLs."),
+    "quota": ("mqctl.commands.quota:quota", "Set, list and delete quotas of clients."),
     "txn": ("mqctl.commands.txn:txn", "Show transactions; find and abort hanging ones."),
     "log": ("mqctl.commands.log:log", "Read the data directory of a stopped node."),
 }

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mqd.client.access import (
+        AccessDecision,
         Acl,
         AclFilter,
         AclOperation,
@@ -81,6 +82,7 @@ __all__ = [
     "EARLIEST",
     "LATEST",
     "MAX_TIMESTAMP",
+    "AccessDecision",
     "Acl",
     "AclFilter",
     "AclOperation",
@@ -152,6 +154,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "AccessDecision": "mqd.client.access",
     "Acl": "mqd.client.access",
     "AclFilter": "mqd.client.access",
     "AclOperation": "mqd.client.access",

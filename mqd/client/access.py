@@ -21,6 +21,7 @@ from mqd.security.scram import ITERATIONS_MIN
 from mqd.security.scram_credentials import ScramMechanism
 
 __all__ = [
+    "AccessDecision",
     "Acl",
     "AclFilter",
     "AclOperation",
@@ -38,6 +39,16 @@ QuotaEntity = tuple[tuple[str, str | None], ...]
 """Whom a quota limits: pairs of entity type ("user", "client-id" or "ip") and name, sorted by type.
 A name of None is the default of its type. Example: `(("client-id", None), ("user", "alice"))`.
 """
+
+
+class AccessDecision(NamedTuple):
+    """Whether a principal may do something, and why."""
+
+    allowed: bool
+    rule: str
+    """NoAuthorizer, SuperUser, MatchingAcl, DefaultAllow or DefaultDeny."""
+    acl: Acl | None = None
+    """The ACL that decides, for MatchingAcl."""
 
 
 class ScramCredentialInfo(NamedTuple):

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from hashlib import pbkdf2_hmac
 from typing import Any
+from uuid import UUID
 
 from mqd.client.access import (
+    AccessDecision,
     Acl,
     AclFilter,
     AclOperation,
@@ -31,16 +33,20 @@ from mqd.client.access_arguments import (
     check_alterations,
     check_entity_types,
 )
-from mqd.client.arguments import check_flag, check_names
+from mqd.client.arguments import check_flag, check_member, check_names, check_text
 from mqd.client.calls import Calls, Outcomes, outcomes_of
+from mqd.client.descriptions import ResourceType
 from mqd.client.errors import ClientError, error_from_wire
 from mqd.errors import ErrorCode
+from mqd.security.authorizer import Authorizer, canonical_host, parse_super_users
 from mqd.security.scram import HASHES
 
-DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS = 29, 30, 31
+DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS, DESCRIBE_CONFIGS = 29, 30, 31, 32
 DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS = 48, 49
 DESCRIBE_USER_SCRAM_CREDENTIALS, ALTER_USER_SCRAM_CREDENTIALS = 50, 51
 _EXACT, _DEFAULT, _ANY_NAME = 0, 1, 2
+
+_AUTHORIZER_KEYS = ("authorizer.class.name", "super.users", "allow.everyone.if.no.acl.found")
 
 EVERY_ACL = AclFilter()
 
@@ -104,6 +110,58 @@ class AccessAdmin(Calls):
             )
 
         return await self._each("deleting ACLs", wanted, attempt)
+
+    async def explain_access(
+        self,
+        principal: str,
+        operation: AclOperation,
+        resource_type: AclResourceType,
+        resource_name: str,
+        *,
+        host: str = "*",
+    ) -> AccessDecision:
+        """Whether a principal may do something to a resource from an address, and which rule
+        decides. For the host `*`, ACLs of single addresses do not count.
+        """
+        check_text("principal", principal, "User:alice")
+        check_member("operation", operation, AclOperation)
+        check_member("resource_type", resource_type, AclResourceType)
+        check_text("resource_name", resource_name, "orders")
+        check_text("host", host, "10.0.0.1")
+        configs = await self._authorizer_configs()
+        if not configs.get("authorizer.class.name"):
+            return AccessDecision(True, "NoAuthorizer")
+        super_users = parse_super_users(configs.get("super.users") or "")
+        everyone = configs.get("allow.everyone.if.no.acl.found") == "true"
+        authorizer = Authorizer(super_users, allow_if_no_acl=everyone)
+        for number, acl in enumerate(await self.describe_acls()):
+            authorizer.add(UUID(int=number), acl)
+        rule = authorizer.rule(
+            principal, canonical_host(host), operation, resource_type, resource_name
+        )
+        return AccessDecision(*rule)
+
+    async def _authorizer_configs(self) -> dict[str, str | None]:
+        """The options of the authorizer, as one broker has them."""
+
+        async def attempt() -> dict[str, str | None]:
+            brokers = (await self._client.refresh([])).brokers
+            resource = {
+                "resource_type": ResourceType.BROKER,
+                "resource_name": str(min(brokers)),
+                "configuration_keys": list(_AUTHORIZER_KEYS),
+            }
+            response = await self._client.request_broker(
+                min(brokers), DESCRIBE_CONFIGS, {"resources": [resource]}
+            )
+            (row,) = response.results
+            if row.error_code:
+                raise error_from_wire(
+                    row.error_code, "describing the authorizer", row.error_message
+                )
+            return {each.name: each.value for each in row.configs}
+
+        return await self._retry("describing the authorizer", attempt)
 
     # -- SCRAM credentials
 

@@ -51,6 +51,7 @@ class BlockingAdmin:
     create_acls = blocking(Admin.create_acls)
     describe_acls = blocking(Admin.describe_acls)
     delete_acls = blocking(Admin.delete_acls)
+    explain_access = blocking(Admin.explain_access)
     describe_user_scram_credentials = blocking(Admin.describe_user_scram_credentials)
     alter_user_scram_credentials = blocking(Admin.alter_user_scram_credentials)
     describe_client_quotas = blocking(Admin.describe_client_quotas)

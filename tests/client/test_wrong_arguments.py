@@ -131,6 +131,13 @@ ADMIN: dict[str, Arguments] = {
     "create_acls": {"acls": [ACL]},
     "describe_acls": {"matching": AclFilter()},
     "delete_acls": {"filters": [AclFilter(principal="User:gone")]},
+    "explain_access": {
+        "principal": "User:alice",
+        "operation": AclOperation.READ,
+        "resource_type": AclResourceType.TOPIC,
+        "resource_name": "a",
+        "host": "10.0.0.1",
+    },
     "describe_user_scram_credentials": {"users": ["alice"]},
     "alter_user_scram_credentials": {
         "alterations": [ScramUpsertion("alice", ScramMechanism.SHA_256, "pencil")]

@@ -1,0 +1,400 @@
+"""mqctl acl: who may do what (Kafka's ACLs)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from mqctl import render
+from mqctl.app import (
+    FAILED,
+    USAGE,
+    Failure,
+    LazyGroup,
+    Settings,
+    confirm,
+    options,
+    print_message,
+    run,
+)
+from mqctl.outcomes import finish
+
+if TYPE_CHECKING:
+    from mqd.client.access import AccessDecision, Acl, AclFilter
+    from mqd.client.cluster import ClusterClient
+
+COMMANDS = {
+    "create": ("mqctl.commands.acl:create", "Allow or deny operations."),
+    "list": ("mqctl.commands.acl:list_", "List ACLs."),
+    "check": ("mqctl.commands.acl:check", "Show whether a principal may do something, and why."),
+    "delete": ("mqctl.commands.acl:delete", "Delete ACLs."),
+}
+ACLS = (
+    render.Column("permission", "PERMISSION"),
+    render.Column("principal", "PRINCIPAL"),
+    render.Column("host", "HOST"),
+    render.Column("operation", "OPERATION"),
+    render.Column("resource_type", "RESOURCE"),
+    render.Column("pattern", "PATTERN"),
+    render.Column("resource", "NAME"),
+)
+DECISION = (
+    render.Column("allowed", "ALLOWED"),
+    render.Column("rule", "RULE"),
+    render.Column("acl", "ACL"),
+)
+OPERATIONS = (
+    "all",
+    "read",
+    "write",
+    "create",
+    "delete",
+    "alter",
+    "describe",
+    "cluster-action",
+    "describe-configs",
+    "alter-configs",
+    "idempotent-write",
+    "create-tokens",
+    "describe-tokens",
+    "two-phase-commit",
+)
+_CLUSTER = "kafka-cluster"
+_RESOURCES = {
+    "topic": "TOPIC",
+    "group": "GROUP",
+    "transactional_id": "TRANSACTIONAL_ID",
+    "delegation_token": "DELEGATION_TOKEN",
+    "token_owner": "USER",
+}
+"""Option -> member of AclResourceType; the cluster is a flag."""
+_SHOWN_MAX = 50
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS, no_args_is_help=True)
+def acl() -> None:
+    """Create, list, check and delete ACLs.
+
+    A principal is User:NAME, or User:* for everyone. Denying ACLs win over allowing ones.
+    """
+
+
+def _resource_options(*, multiple: bool) -> Callable[[FunctionT], FunctionT]:
+    """--topic, --group and so on; the command receives them as keywords."""
+    more = "; repeatable" if multiple else ""
+
+    def add(function: FunctionT) -> FunctionT:
+        for option, metavar, text in (
+            ("--token-owner", "PRINCIPAL", "Delegation tokens of a user"),
+            ("--delegation-token", "ID", "A delegation token"),
+            ("--transactional-id", "ID", "A transactional id"),
+            ("--group", "GROUP", "A group"),
+            ("--topic", "TOPIC", "A topic"),
+        ):
+            function = click.option(
+                option, multiple=multiple, metavar=metavar, help=f"{text}{more}."
+            )(function)
+        return click.option("--cluster", is_flag=True, help="The cluster itself.")(function)
+
+    return add
+
+
+def _resources(cluster: bool, given: dict[str, Any]) -> list[tuple[str, str]]:
+    """Pairs of AclResourceType's member and name."""
+    found = [("CLUSTER", _CLUSTER)] if cluster else []
+    for option, kind in _RESOURCES.items():
+        values = given[option]
+        names = values if isinstance(values, tuple) else (values,) if values else ()
+        found += [(kind, name) for name in names]
+    return found
+
+
+@click.command()
+@click.option("--allow", multiple=True, metavar="PRINCIPAL", help="Who may; repeatable.")
+@click.option("--deny", multiple=True, metavar="PRINCIPAL", help="Who must not; repeatable.")
+@click.option(
+    "--operation",
+    "operations",
+    multiple=True,
+    required=True,
+    type=click.Choice(OPERATIONS, case_sensitive=False),
+    help="An operation; repeatable.",
+)
+@_resource_options(multiple=True)
+@click.option("--prefix", is_flag=True, help="All resources whose names begin with the given ones.")
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    default=("*",),
+    metavar="ADDRESS",
+    help="The client's address; repeatable. [default: *, any]",
+)
+@options
+def create(
+    settings: Settings,
+    allow: tuple[str, ...],
+    deny: tuple[str, ...],
+    operations: tuple[str, ...],
+    cluster: bool,
+    prefix: bool,
+    hosts: tuple[str, ...],
+    **given: Any,
+) -> None:
+    """Allow or deny operations on resources. Reading, writing, deleting and altering include
+    describing.
+
+    \b
+    mqctl acl create --allow User:alice --operation read --topic orders --group billing
+    mqctl acl create --allow User:bob --operation write --topic orders- --prefix
+    """
+    resources = _resources(cluster, given)
+    if not resources:
+        raise Failure("specify a resource, for example --topic orders", exit_code=USAGE)
+    if not allow and not deny:
+        raise Failure("specify a principal: --allow or --deny User:NAME", exit_code=USAGE)
+
+    async def work(client: ClusterClient) -> tuple[set[Acl], dict[Acl, Any]]:
+        from mqd.client.access import (
+            Acl,
+            AclOperation,
+            AclPermission,
+            AclResourceType,
+            PatternType,
+        )
+        from mqd.client.admin import Admin
+
+        wanted = [
+            Acl(
+                AclResourceType[kind],
+                name,
+                PatternType.PREFIXED if prefix and kind != "CLUSTER" else PatternType.LITERAL,
+                principal,
+                host,
+                AclOperation[_member(operation)],
+                permission,
+            )
+            for kind, name in resources
+            for permission, principals in (
+                (AclPermission.ALLOW, allow),
+                (AclPermission.DENY, deny),
+            )
+            for principal in principals
+            for operation in operations
+            for host in hosts
+        ]
+        admin = Admin(client, timeout_s=settings.timeout_s)
+        before = set(await admin.describe_acls())
+        return before, dict(await admin.create_acls(wanted))
+
+    before, results = run(settings, work)
+    done = [each for each, outcome in results.items() if outcome is None]
+    present = [each for each in done if each in before]
+    for each in present:
+        print_message(f"ACL already exists: {_text(each)}")
+    if done:
+        settings.show(ACLS, [_row(each) for each in done if each not in before])
+    finish({_text(each): outcome for each, outcome in results.items()})
+
+
+def _filter_options(function: FunctionT) -> FunctionT:
+    for option in (
+        click.option(
+            "--matching",
+            is_flag=True,
+            help="Also ACLs of prefixes of the name, and of all names: those that apply to it.",
+        ),
+        click.option(
+            "--operation",
+            type=click.Choice(OPERATIONS, case_sensitive=False),
+            help="Only ACLs of this operation.",
+        ),
+        click.option("--host", metavar="ADDRESS", help="Only ACLs of this address."),
+        click.option("--principal", metavar="PRINCIPAL", help="Only ACLs of this principal."),
+    ):
+        function = option(function)
+    return _resource_options(multiple=False)(function)
+
+
+def _filter(
+    cluster: bool,
+    given: dict[str, Any],
+    principal: str | None,
+    host: str | None,
+    operation: str | None,
+    matching: bool,
+) -> AclFilter:
+    from mqd.client.access import AclFilter, AclOperation, AclResourceType, PatternType
+
+    resources = _resources(cluster, given)
+    if len(resources) > 1:
+        raise Failure("specify one resource", exit_code=USAGE)
+    kind, name = resources[0] if resources else ("ANY", None)
+    return AclFilter(
+        AclResourceType[kind],
+        name,
+        PatternType.MATCH if matching else PatternType.ANY,
+        principal,
+        host,
+        AclOperation[_member(operation) if operation else "ANY"],
+    )
+
+
+@click.command("list")
+@_filter_options
+@options
+def list_(
+    settings: Settings,
+    cluster: bool,
+    principal: str | None,
+    host: str | None,
+    operation: str | None,
+    matching: bool,
+    **given: Any,
+) -> None:
+    """List all ACLs, or those of a resource or principal.
+
+    \b
+    mqctl acl list --topic orders --matching
+    mqctl acl list --principal User:alice
+    """
+    wanted = _filter(cluster, given, principal, host, operation, matching)
+    found = run(settings, lambda client: _described(client, settings, wanted))
+    if not found:
+        print_message("no ACLs")
+    if found or settings.output != "table":
+        settings.show(ACLS, [_row(each) for each in found])
+
+
+@click.command()
+@_filter_options
+@click.option("--all", "every", is_flag=True, help="Delete all ACLs of the cluster.")
+@click.option("--yes", "-y", is_flag=True, help="Skip the confirmation prompt.")
+@options
+def delete(
+    settings: Settings,
+    cluster: bool,
+    principal: str | None,
+    host: str | None,
+    operation: str | None,
+    matching: bool,
+    every: bool,
+    yes: bool,
+    **given: Any,
+) -> None:
+    """Delete the ACLs of a resource or principal. Takes effect within seconds.
+
+    \b
+    mqctl acl delete --principal User:alice --topic orders
+    """
+    from mqd.client.access import AclFilter
+
+    wanted = _filter(cluster, given, principal, host, operation, matching)
+    if wanted == AclFilter() and not every:
+        raise Failure(
+            "specify which ACLs: for example --principal User:alice, or --all", exit_code=USAGE
+        )
+    found = run(settings, lambda client: _described(client, settings, wanted))
+    if not found:
+        print_message("no ACL matches")
+        if settings.output != "table":
+            settings.show(ACLS, [])
+        return
+    lines = [_text(each) for each in found[:_SHOWN_MAX]]
+    if len(found) > _SHOWN_MAX:
+        lines.append(f"and {len(found) - _SHOWN_MAX} more")
+    confirm("\n".join(["Delete these ACLs:", *lines]), yes=yes)
+
+    async def work(client: ClusterClient) -> Any:
+        from mqd.client.admin import Admin
+
+        exact = [_exact(each) for each in found]
+        return await Admin(client, timeout_s=settings.timeout_s).delete_acls(exact)
+
+    results = run(settings, work)
+    deleted = [outcome for outcome in results.values() if isinstance(outcome, list)]
+    settings.show(ACLS, [_row(each) for matched in deleted for each in matched])
+    finish({_text(each): outcome for each, outcome in zip(found, results.values(), strict=True)})
+
+
+@click.command()
+@click.argument("principal", metavar="PRINCIPAL")
+@click.argument(
+    "operation", type=click.Choice(OPERATIONS, case_sensitive=False), metavar="OPERATION"
+)
+@_resource_options(multiple=False)
+@click.option("--host", default="*", metavar="ADDRESS", help="The client's address. [default: any]")
+@options
+def check(
+    settings: Settings, principal: str, operation: str, cluster: bool, host: str, **given: Any
+) -> None:
+    """Show whether PRINCIPAL may do OPERATION, and which rule decides. Exit code 1: denied.
+
+    \b
+    mqctl acl check User:alice read --topic orders --host 10.0.0.1
+    """
+    resources = _resources(cluster, given)
+    if len(resources) != 1:
+        raise Failure("specify one resource, for example --topic orders", exit_code=USAGE)
+    ((kind, name),) = resources
+
+    async def work(client: ClusterClient) -> AccessDecision:
+        from mqd.client.access import AclOperation, AclResourceType
+        from mqd.client.admin import Admin
+
+        return await Admin(client, timeout_s=settings.timeout_s).explain_access(
+            principal, AclOperation[_member(operation)], AclResourceType[kind], name, host=host
+        )
+
+    decision = run(settings, work)
+    text = None if decision.acl is None else _text(decision.acl)
+    row = {"allowed": decision.allowed, "rule": decision.rule, "acl": text}
+    settings.show(DECISION, [row])
+    if not decision.allowed:
+        raise SystemExit(FAILED)
+
+
+async def _described(client: ClusterClient, settings: Settings, wanted: AclFilter) -> list[Acl]:
+    from mqd.client.admin import Admin
+
+    return await Admin(client, timeout_s=settings.timeout_s).describe_acls(wanted)
+
+
+def _exact(each: Acl) -> AclFilter:
+    """The filter that matches only this ACL."""
+    from mqd.client.access import AclFilter
+
+    return AclFilter(*each)
+
+
+def _member(operation: str) -> str:
+    return operation.replace("-", "_").upper()
+
+
+def _words(member: str) -> str:
+    return member.replace("_", "-").lower()
+
+
+def _row(each: Acl) -> dict[str, Any]:
+    return {
+        "permission": _words(each.permission.name),
+        "principal": each.principal,
+        "host": each.host,
+        "operation": _words(each.operation.name),
+        "resource_type": _words(each.resource_type.name),
+        "pattern": _words(each.pattern_type.name),
+        "resource": each.resource_name,
+    }
+
+
+def _text(each: Acl) -> str:
+    row = _row(each)
+    prefix = "prefix " if row["pattern"] == "prefixed" else ""
+    return (
+        f"{row['permission']} {each.principal} {row['operation']} {row['resource_type']} "
+        f"{prefix}'{each.resource_name}' from {each.host}"
+    )

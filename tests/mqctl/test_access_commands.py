@@ -1,0 +1,144 @@
+"""`mqctl user`, `mqctl acl` and `mqctl quota`, with a fake cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mqd.security.scram import derive_keys
+from tests.client.loopback import Loopback
+from tests.ran import Ran
+
+Mqctl = Callable[..., Ran]
+
+
+def test_users(
+    mqctl: Mqctl, served: Loopback, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = mqctl("user", "create", "alice")
+    assert asked.code == 2 and "--password-file" in asked.err and "MQCTL_USER_PASSWORD" in asked.err
+    monkeypatch.setenv("MQCTL_USER_PASSWORD", "sesame")
+    both = ("--mechanism", "SCRAM-SHA-256", "--mechanism", "scram-sha-512")
+    made = mqctl("user", "create", "alice", *both, "--iterations", "8192")
+    assert made.code == 0 and "Created user 'alice'" in made.err
+    again = mqctl("user", "create", "alice")
+    assert again.code == 1 and "User 'alice' already exists." in again.err
+    rows = [
+        {"user": "alice", "mechanism": f"SCRAM-SHA-{bits}", "iterations": 8192}
+        for bits in (256, 512)
+    ]
+    assert mqctl("user", "list", "-o", "json").data == rows
+    secret = tmp_path / "secret"
+    secret.write_text("open\nanother line\n")
+    changed = mqctl("user", "set-password", "alice", "--password-file", str(secret))
+    assert changed.code == 0 and "Changed the password" in changed.err
+    for (user, mechanism), stored in served.inside(
+        lambda: dict(served.cluster.access.replica.image.scram_credentials)
+    ).items():
+        keys = derive_keys(mechanism, "open", stored.salt, 8192)
+        assert (user, stored.stored_key) == ("alice", keys.stored_key)
+    missing = mqctl("user", "set-password", "bob")
+    assert missing.code == 1 and "User 'bob' does not exist." in missing.err
+    one = mqctl("user", "delete", "alice", "--mechanism", "SCRAM-SHA-512", "--yes")
+    assert one.code == 0 and mqctl("user", "list", "-o", "json").data == rows[:1]
+    assert mqctl("user", "delete", "alice").code == 2, "asks first"
+    gone = mqctl("user", "delete", "alice", "bob", "--yes")
+    assert gone.code == 3 and "User 'bob' does not exist." in gone.err
+    assert "no users" in mqctl("user", "list").err
+    every = asked, made, again, changed, missing, one, gone
+    assert not any("sesame" in ran.out + ran.err or "open" in ran.out for ran in every)
+
+
+def test_acls(mqctl: Mqctl, served: Loopback) -> None:
+    read = ("--allow", "User:alice", "--operation", "read")
+    made = mqctl("acl", "create", *read, "--topic", "orders", "--group", "billing")
+    assert made.code == 0 and "User:alice" in made.out
+    write = ("--deny", "User:*", "--operation", "write")
+    from_one = ("--topic", "or", "--prefix", "--host", "10.0.0.1")
+    assert mqctl("acl", "create", *write, *from_one).code == 0
+    again = mqctl("acl", "create", *read, "--topic", "orders")
+    assert (
+        again.code == 0 and "ACL already exists: allow User:alice read topic 'orders'" in again.err
+    )
+    wrong = mqctl("acl", "create", "--allow", "alice", "--operation", "read", "--topic", "orders")
+    assert wrong.code == 1 and "no colon is present" in wrong.err
+    assert mqctl("acl", "create", *read).code == 2, "no resource"
+    rows = mqctl("acl", "list", "--topic", "orders", "--matching", "-o", "json").data
+    assert rows == [
+        {
+            "permission": "deny",
+            "principal": "User:*",
+            "host": "10.0.0.1",
+            "operation": "write",
+            "resource_type": "topic",
+            "pattern": "prefixed",
+            "resource": "or",
+        },
+        {
+            "permission": "allow",
+            "principal": "User:alice",
+            "host": "*",
+            "operation": "read",
+            "resource_type": "topic",
+            "pattern": "literal",
+            "resource": "orders",
+        },
+    ]
+    assert len(mqctl("acl", "list", "--principal", "User:alice", "-o", "json").data) == 2
+    assert mqctl("acl", "delete").code == 2, "not all of them by mistake"
+    asked = mqctl("acl", "delete", "--topic", "orders")
+    assert asked.code == 2 and "allow User:alice read topic 'orders' from *" in asked.err
+    assert mqctl("acl", "delete", "--topic", "orders", "--yes").code == 0
+    assert len(mqctl("acl", "list", "-o", "json").data) == 2
+    assert "no ACL matches" in mqctl("acl", "delete", "--topic", "orders", "--yes").err
+    assert mqctl("acl", "delete", "--all", "--yes").code == 0
+    assert "no ACLs" in mqctl("acl", "list").err
+
+
+def test_a_decision_is_explained(mqctl: Mqctl, served: Loopback) -> None:
+    mqctl("acl", "create", "--allow", "User:alice", "--operation", "write", "--topic", "orders")
+    options = {
+        "authorizer.class.name": "x",
+        "super.users": "User:root",
+        "allow.everyone.if.no.acl.found": "false",
+    }
+    for principal, operation, code, rule in (
+        ("User:alice", "describe", 0, "MatchingAcl"),
+        ("User:alice", "read", 1, "DefaultDeny"),
+        ("User:root", "read", 0, "SuperUser"),
+    ):
+        rows = [{"name": name, "value": value} for name, value in options.items()]
+        results = [{"resource_type": 4, "resource_name": "1", "configs": rows}]
+        served.inside(lambda: served.cluster.one.script(32, {"results": results}))  # noqa: B023
+        done = mqctl("acl", "check", principal, operation, "--topic", "orders", "-o", "json")
+        (row,) = done.data
+        assert (done.code, row["rule"], row["allowed"]) == (code, rule, code == 0)
+        acl = "allow User:alice write topic 'orders' from *" if rule == "MatchingAcl" else None
+        assert row["acl"] == acl
+
+
+def test_quotas(mqctl: Mqctl, served: Loopback) -> None:
+    done = mqctl("quota", "set", "--user", "alice", "producer_byte_rate=1024", "-o", "json")
+    row = {"user": "alice", "client_id": None, "ip": None, "key": "producer_byte_rate"}
+    assert done.data == [{**row, "value": 1024}]
+    assert mqctl("quota", "set", "--user", "alice", "request_percentage=12.5").code == 0
+    default = mqctl(
+        "quota", "set", "--user", "<default>", "--client-id", "c", "consumer_byte_rate=5"
+    )
+    assert default.code == 0 and "<default>" in default.out
+    assert len(mqctl("quota", "list", "-o", "json").data) == 3
+    assert len(mqctl("quota", "list", "--user", "alice", "-o", "json").data) == 2
+    assert mqctl("quota", "set", "producer_byte_rate=1").code == 2, "whom?"
+    assert mqctl("quota", "set", "--user", "a", "producer_byte_rate=x").code == 2
+    wrong = mqctl("quota", "set", "--user", "a", "nope=1")
+    assert wrong.code == 1 and "Invalid configuration key nope" in wrong.err
+    asked = mqctl("quota", "delete", "--user", "alice")
+    assert asked.code == 2 and "producer_byte_rate, request_percentage" in asked.err
+    gone = mqctl(
+        "quota", "delete", "--user", "alice", "request_percentage", "nope", "--yes", "-o", "json"
+    )
+    assert gone.data == [{**row, "value": 1024}] and "no quota 'nope'" in gone.err
+    assert mqctl("quota", "delete", "--user", "alice", "--yes").code == 0
+    assert len(mqctl("quota", "list", "-o", "json").data) == 1
