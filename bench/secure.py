@@ -1,0 +1,423 @@
+"""What does TLS cost, beside Apache Kafka in the same run?
+
+    python -m bench.secure [--only NAME]... [--rounds N] [--quick] [--json FILE]
+
+    produce        librdkafka produces records of 1 KiB over TLS 1.3: MB
+    fetch          librdkafka reads them: MB
+    handshakes     new connections, each with a full handshake, an ECDSA certificate: handshakes
+    requests       500 TLS connections, each with one small request at a time: requests
+
+All figures are per second of the broker's CPU time, because the clients share the processors with
+the broker. Each benchmark runs on both brokers in turn, A B then B A, and the medians are compared.
+A ratio is mqd's figure divided by that of Apache Kafka. The figures without TLS are printed, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import select
+import shutil
+import socket
+import ssl
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+
+from confluent_kafka import Consumer, Producer
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from bench import brokers
+from bench.brokers import Broker, free_port
+from bench.generators import BenchError
+from mqd.protocol.apis import by_key
+from mqd.protocol.schema import encode_request_header
+
+RECORD_BYTES = 1024
+MEGABYTES = 400
+HANDSHAKES = 2000
+CONNECTIONS = 500
+REQUESTS = 100_000
+WARM_UP_PART = 0.25
+SECONDS_MAX = 300
+API_VERSIONS, METADATA = 18, 3
+
+
+@dataclass
+class Secured:
+    """A broker with a PLAINTEXT and an SSL listener."""
+
+    broker: Broker
+    tls_port: int
+    authority: Path
+
+    def client_config(self, tls: bool) -> dict[str, object]:
+        if not tls:
+            return {"bootstrap.servers": self.broker.bootstrap}
+        return {
+            "bootstrap.servers": f"127.0.0.1:{self.tls_port}",
+            "security.protocol": "ssl",
+            "ssl.ca.location": str(self.authority),
+        }
+
+    def context(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=str(self.authority))
+
+
+# -- certificates and brokers
+
+
+def write_certificates(directory: Path) -> tuple[Path, Path]:
+    """A self-signed certificate of 127.0.0.1: (the certificate, the certificate with its key)."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "bench")])
+    now = datetime.datetime.now(datetime.UTC)
+    names: list[x509.GeneralName] = [
+        x509.IPAddress(ip_address("127.0.0.1")),
+        x509.DNSName("localhost"),
+    ]
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+        .public_bytes(serialization.Encoding.PEM)
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    authority, store = directory / "ca.pem", directory / "node.pem"
+    authority.write_bytes(certificate)
+    store.write_bytes(private + certificate)
+    store.chmod(0o600)
+    return authority, store
+
+
+def ssl_options(store: Path) -> list[str]:
+    return ["ssl.keystore.type=PEM", f"ssl.keystore.location={store}"]
+
+
+def start_mqd(directory: Path, authority: Path, store: Path) -> Secured:
+    broker, tls_port = brokers.mqd(directory), free_port()
+    options = [
+        f"listeners=PLAINTEXT://127.0.0.1:{broker.address[1]},SSL://127.0.0.1:{tls_port}",
+        *ssl_options(store),
+    ]
+    command = [sys.executable, "-m", "mqd", "start", "--peers", str(directory / "peers.toml")]
+    command += ["--node", "1", "--data", str(directory / "data")]
+    for option in options:
+        command += ["-o", option]
+    log = directory / "log"
+
+    def launch() -> subprocess.Popen[bytes]:
+        with log.open("ab") as stream:
+            return subprocess.Popen(command, cwd=brokers.ROOT, stdout=stream, stderr=stream)
+
+    broker.launch = launch
+    broker.start()
+    return Secured(broker, tls_port, authority)
+
+
+def start_kafka(directory: Path, authority: Path, store: Path) -> Secured:
+    broker, tls_port = brokers.kafka(directory), free_port()
+    port = broker.address[1]
+    controller = port + 1
+    options = [
+        f"listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller},"
+        f"SSL://127.0.0.1:{tls_port}",
+        f"advertised.listeners=PLAINTEXT://127.0.0.1:{port},SSL://127.0.0.1:{tls_port}",
+        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL",
+        *ssl_options(store),
+    ]
+    script, log = str(brokers.ROOT / "scripts" / "kafka.sh"), directory / "script.log"
+
+    def launch() -> subprocess.Popen[bytes]:
+        with log.open("ab") as stream:
+            return subprocess.Popen(
+                ["bash", script, "start", "1", str(port), str(directory), *options],
+                stdout=stream,
+                stderr=stream,
+            )
+
+    broker.launch = launch
+    broker.start()
+    return Secured(broker, tls_port, authority)
+
+
+# -- benchmarks: each returns (amount, seconds of the broker's CPU)
+
+
+def cpu_of(secured: Secured, work: Callable[[], float]) -> tuple[float, float]:
+    before = secured.broker.cpu_seconds()
+    amount = work()
+    after = secured.broker.cpu_seconds()
+    assert before is not None and after is not None
+    return amount, max(after - before, 0.01)
+
+
+def produce(secured: Secured, part: float, tls: bool) -> tuple[float, float]:
+    topic = secured.broker.make_topic("secure")
+    failed: list[object] = []
+
+    def delivered(error: object, _: object) -> None:
+        if error is not None:
+            failed.append(error)
+
+    def work() -> float:
+        producer = Producer(
+            {
+                **secured.client_config(tls),
+                "linger.ms": 5,
+                "batch.size": 1 << 20,
+                "acks": "1",
+                "queue.buffering.max.messages": 1_000_000,
+            }
+        )
+        value = bytes(range(256)) * (RECORD_BYTES // 256)
+        count = int(MEGABYTES * part * 1e6 / RECORD_BYTES)
+        for number in range(count):
+            while True:
+                try:
+                    producer.produce(topic, value, on_delivery=delivered)
+                    break
+                except BufferError:
+                    producer.poll(0.01)
+            if not number % 1000:
+                producer.poll(0)
+        if producer.flush(SECONDS_MAX) or failed:
+            raise BenchError(f"{secured.broker.name} did not acknowledge all records: {failed[:1]}")
+        return count * RECORD_BYTES / 1e6
+
+    try:
+        return cpu_of(secured, work)
+    finally:
+        secured.broker.drop_topic(topic)
+
+
+def fetch(secured: Secured, part: float, tls: bool) -> tuple[float, float]:
+    topic = secured.broker.make_topic("secure")
+    producer = Producer({**secured.client_config(False), "linger.ms": 5, "acks": "1"})
+    value = bytes(range(256)) * (RECORD_BYTES // 256)
+    count = int(MEGABYTES * part * 1e6 / RECORD_BYTES)
+    for number in range(count):
+        while True:
+            try:
+                producer.produce(topic, value)
+                break
+            except BufferError:
+                producer.poll(0.01)
+        if not number % 1000:
+            producer.poll(0)
+    if producer.flush(SECONDS_MAX):
+        raise BenchError(f"{secured.broker.name} did not acknowledge all records")
+
+    def work() -> float:
+        consumer = Consumer(
+            {
+                **secured.client_config(tls),
+                "group.id": f"secure-{time.monotonic_ns()}",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "check.crcs": False,
+            }
+        )
+        consumer.subscribe([topic])
+        left, deadline = count, time.monotonic() + SECONDS_MAX
+        while left > 0:
+            left -= len(consumer.consume(10_000, 1.0))
+            if time.monotonic() > deadline:
+                raise BenchError(f"{secured.broker.name}: {left} records were not fetched in time")
+        consumer.close()
+        return count * RECORD_BYTES / 1e6
+
+    try:
+        return cpu_of(secured, work)
+    finally:
+        secured.broker.drop_topic(topic)
+
+
+def request_frame(key: int, version: int, body: dict[str, object]) -> bytes:
+    api = by_key(key)
+    assert api is not None
+    frame = encode_request_header(api, version, 1, "bench") + api.encode_request(version, body)
+    return len(frame).to_bytes(4, "big") + frame
+
+
+def handshakes(secured: Secured, part: float, tls: bool) -> tuple[float, float]:
+    """Each connection sends one ApiVersions request, so that the handshake is complete."""
+    count = int(HANDSHAKES * part)
+    frame = request_frame(API_VERSIONS, 0, {})
+
+    def work() -> float:
+        for _ in range(count):
+            # a new context has no session to resume
+            with secured.context().wrap_socket(
+                socket.create_connection(("127.0.0.1", secured.tls_port), timeout=10),
+                server_hostname="127.0.0.1",
+            ) as connection:
+                connection.sendall(frame)
+                if not connection.recv(4):
+                    raise BenchError(f"{secured.broker.name} closed a connection")
+        return float(count)
+
+    return cpu_of(secured, work)
+
+
+def requests(secured: Secured, part: float, tls: bool) -> tuple[float, float]:
+    count = int(REQUESTS * part)
+    frame = request_frame(METADATA, 9, {"topics": [], "allow_auto_topic_creation": False})
+    port = secured.tls_port if tls else secured.broker.address[1]
+    context = secured.context()
+    connections: dict[int, socket.socket] = {}
+    poller = select.epoll()
+    for _ in range(CONNECTIONS):
+        plain = socket.create_connection(("127.0.0.1", port), timeout=10)
+        connection = context.wrap_socket(plain, server_hostname="127.0.0.1") if tls else plain
+        connection.setblocking(False)
+        connections[connection.fileno()] = connection
+        poller.register(connection.fileno(), select.EPOLLIN)
+
+    def work() -> float:
+        waiting = dict.fromkeys(connections, b"")
+        for connection in connections.values():
+            connection.send(frame)
+        left, sent = count, len(connections)
+        deadline = time.monotonic() + SECONDS_MAX
+        while left > 0:
+            if time.monotonic() > deadline:
+                raise BenchError(f"{secured.broker.name}: {left} responses did not arrive in time")
+            for descriptor, _ in poller.poll(1.0):
+                connection = connections[descriptor]
+                try:
+                    data = connection.recv(65536)
+                except (BlockingIOError, ssl.SSLWantReadError):
+                    continue
+                if not data:
+                    raise BenchError(f"{secured.broker.name} closed a connection")
+                found = waiting[descriptor] + data
+                if len(found) < 4 or len(found) < 4 + int.from_bytes(found[:4], "big"):
+                    waiting[descriptor] = found
+                    continue
+                waiting[descriptor] = b""
+                left -= 1
+                if sent < count:
+                    connection.send(frame)
+                    sent += 1
+        return float(count)
+
+    try:
+        return cpu_of(secured, work)
+    finally:
+        for connection in connections.values():
+            connection.close()
+        poller.close()
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    run: Callable[[Secured, float, bool], tuple[float, float]]
+    unit: str
+    has_plaintext: bool = True
+
+
+BENCHMARKS = {
+    "produce": Benchmark(produce, "MB"),
+    "fetch": Benchmark(fetch, "MB"),
+    "handshakes": Benchmark(handshakes, "handshakes", has_plaintext=False),
+    "requests": Benchmark(requests, "requests"),
+}
+
+
+# -- the run
+
+
+def main() -> int:
+    options = parse()
+    part = 0.02 if options.quick else 1.0
+    rounds = options.rounds or (1 if options.quick else 3)
+    directory = Path(tempfile.mkdtemp(prefix="mqd-secure-", dir=options.data))
+    started: list[Secured] = []
+    rows: list[dict[str, object]] = []
+    try:
+        authority, store = write_certificates(directory)
+        started.append(start_mqd(directory / "mqd", authority, store))
+        if not options.no_kafka:
+            started.append(start_kafka(directory / "kafka", authority, store))
+        print(f"{'':28} {'mqd':>12} {'kafka':>12} {'ratio':>7}   per second of the broker's CPU")
+        for name in options.only or list(BENCHMARKS):
+            benchmark = BENCHMARKS[name]
+            for tls in (True, False) if benchmark.has_plaintext else (True,):
+                label = f"{name} {'TLS' if tls else 'plaintext'}"
+                rows.append(measure(label, benchmark, started, tls, part, rounds))
+    except BenchError as error:
+        print(f"bench.secure: {error}", file=sys.stderr)
+        return 1
+    finally:
+        for secured in started:
+            secured.broker.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+    if options.json:
+        Path(options.json).write_text(json.dumps({"rounds": rounds, "rows": rows}, indent=1))
+    return 0
+
+
+def measure(
+    label: str, benchmark: Benchmark, started: list[Secured], tls: bool, part: float, rounds: int
+) -> dict[str, object]:
+    """The medians of all rounds, printed."""
+    for secured in started:
+        benchmark.run(secured, part * WARM_UP_PART, tls)
+    figures: dict[str, list[float]] = {secured.broker.name: [] for secured in started}
+    for number in range(rounds):
+        for secured in started if number % 2 == 0 else reversed(started):
+            amount, cpu_seconds = benchmark.run(secured, part, tls)
+            figures[secured.broker.name].append(amount / cpu_seconds)
+    medians = {name: statistics.median(values) for name, values in figures.items()}
+    ratio = medians["mqd"] / medians["kafka"] if "kafka" in medians else None
+    cells = [f"{medians.get(name, 0):>12.1f}" for name in ("mqd", "kafka")]
+    shown = f"{ratio:>7.2f}" if ratio is not None else f"{'':>7}"
+    print(f"{label:28} {' '.join(cells)} {shown}   {benchmark.unit}", flush=True)
+    return {"benchmark": label, "unit": benchmark.unit, "figures": figures, "ratio": ratio}
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=list(BENCHMARKS),
+        metavar="NAME",
+        help="run only this; may be repeated",
+    )
+    parser.add_argument("--rounds", type=int, metavar="N", help="[default: 3; 1 with --quick]")
+    parser.add_argument(
+        "--quick", action="store_true", help="2%% of the load: does it work at all?"
+    )
+    parser.add_argument("--no-kafka", action="store_true", help="measure only mqd")
+    parser.add_argument("--json", metavar="FILE", help="write all figures there, too")
+    parser.add_argument("--data", metavar="DIR", help="where data directories are made")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
