@@ -21,6 +21,7 @@ from mqd.client.bootstrap import addresses_of
 from mqd.client.errors import (
     ClientClosed,
     ClientError,
+    ConnectionBroken,
     DeadlineExceeded,
     PeerUnreachable,
     TlsHandshakeFailed,
@@ -28,6 +29,7 @@ from mqd.client.errors import (
     error_from_wire,
     invalid_type,
 )
+from mqd.client.login import Login
 from mqd.client.metadata import BrokerInfo, ClusterView, TopicInfo
 from mqd.client.nurseries import joining_nursery, lasting_nursery
 from mqd.client.peer import PeerConnection
@@ -52,6 +54,9 @@ A frozen broker still accepts connections, and never responds.
 HEAD_START_S = 0.5
 """If any broker can respond, the client tries the next one after this time."""
 _METADATA = 3
+_NOT_PLAINTEXT = (
+    "if this listener requires a login or TLS: give `security`, or set security.protocol"
+)
 _NAME_BYTES_MAX = 32767
 
 
@@ -97,6 +102,7 @@ class ClusterClient:
         client_id: str,
         request_timeout_s: float,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        login: Login | None = None,
     ) -> None:
         assert bootstrap
         self.view = ClusterView()
@@ -109,6 +115,7 @@ class ClusterClient:
         self._bootstrap = list(bootstrap)
         self._nursery = nursery
         self._network = network
+        self._login = login
         self._connections: dict[tuple[str, int, str], PeerConnection] = {}
         self._opening: dict[tuple[str, int, str], _Opening] = {}
         self._refreshing = trio.Lock()
@@ -153,6 +160,7 @@ class ClusterClient:
                     port,
                     client_id=self.client_id,
                     timeout_s=self._connect_timeout_s,
+                    login=self._login,
                 )
             except ClientError as error:
                 opening.failed += 1
@@ -469,30 +477,40 @@ async def connect(
 
     `bootstrap` is "host:port[,host:port..]" or addresses. Raises PeerUnreachable if none of them
     responds; with `wait_s`, only after retries for that time. TlsHandshakeFailed is a
-    PeerUnreachable.
+    PeerUnreachable. `security`: TLS and login; raises AuthenticationFailed if the login fails.
     """
     addresses = addresses_of(bootstrap)
     check_text("client_id", client_id, "billing")
     check_above_zero("request_timeout_s", request_timeout_s)
     check_above_zero("connect_timeout_s", connect_timeout_s)
     check_number("wait_s", wait_s, 0)
+    if not isinstance(security, Security | None):
+        raise invalid_type(f"security is {shown(security)}", "give a Security, or None")
+    entropy = entropy if entropy is not None else RandomEntropy()
+    login = Login(security, entropy) if security is not None and security.has_sasl else None
     async with lasting_nursery() as nursery:
         client = ClusterClient(
             addresses,
             nursery,
             network=secured(network if network is not None else OsNetwork(), security),
-            entropy=entropy if entropy is not None else RandomEntropy(),
+            entropy=entropy,
             clock=clock if clock is not None else SystemClock(),
             client_id=client_id,
             request_timeout_s=request_timeout_s,
             connect_timeout_s=connect_timeout_s,
+            login=login,
         )
         if wait_s > 0:
             await client.retry(
                 "connecting", lambda: client.refresh([]), deadline=trio.current_time() + wait_s
             )
         else:
-            await client.refresh([])
+            try:
+                await client.refresh([])
+            except ConnectionBroken as error:
+                if security is None:
+                    error.remedy = _NOT_PLAINTEXT
+                raise
         try:
             yield client
         finally:
