@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from mqd.config import NodeConfig
 from mqd.controller.image import MetadataImage
@@ -61,6 +62,18 @@ class Node:
         return self.controller.image
 
 
+class Mutate(Protocol):
+    def __call__(self, mutations: int, *, strict: bool) -> bool:
+        """Count changes of the metadata against the client's quota. Returns whether they are
+        allowed; without `strict` they always are. The response gets the throttle time.
+        """
+        ...
+
+
+def _unbounded(mutations: int, *, strict: bool) -> bool:
+    return True
+
+
 @dataclass(slots=True)
 class Context:
     """One request while a handler has it."""
@@ -78,11 +91,11 @@ class Context:
     """The identity that the connection has proved."""
     client_listener: ClientListener | None = None
     """The listener on which the request came. None on the peer listener."""
+    mutate: Mutate = _unbounded
+    waits: Callable[[], None] = lambda: None
+    """Called by a handler that waits for other clients from now on, and keeps nothing large."""
 
     @property
     def listener_name(self) -> str | None:
         """The name of `client_listener`."""
         return None if self.client_listener is None else self.client_listener.name
-
-    waits: Callable[[], None] = lambda: None
-    """Called by a handler that waits for other clients from now on, and keeps nothing large."""

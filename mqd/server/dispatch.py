@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
+from functools import partial
 from struct import Struct
 from types import CoroutineType, GeneratorType
 from typing import Any
@@ -275,8 +276,15 @@ class Dispatcher:
             connection.peer_node,
             connection.principal,
             connection.client_listener,
+            partial(self._mutate, connection),
             waits,
         )
+
+    def _mutate(self, connection: Connection, mutations: int, *, strict: bool) -> bool:
+        """See `Mutate` in context.py."""
+        is_allowed, throttle_ms = self._quotas.mutate(connection, mutations, strict=strict)
+        connection.throttle_ms = max(connection.throttle_ms, throttle_ms)
+        return is_allowed
 
     async def _respond_to_large(
         self,

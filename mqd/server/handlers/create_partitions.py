@@ -18,13 +18,19 @@ from mqd.security.acls import Operation, ResourceType
 from mqd.server.authorization import is_authorized, permissions_of
 from mqd.server.context import Context
 from mqd.server.handlers.admin import at_controller
+from mqd.server.mutation_quotas import THROTTLED, without_throttled
 from mqd.server.portions import with_fields
 from mqd.server.slices import finished_in_slices
+
+_STRICT_SINCE = 3
+"""Clients of this version on know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     check_topic_count(request.topics, CREATED_TOPICS_MAX)
     request, denied = await finished_in_slices(_without_denied(context, request))
+    request, throttled = await finished_in_slices(_without_throttled(context, request))
+    denied += throttled
     if denied and not request.topics:
         return {"results": denied}
     op = CreatePartitions(
@@ -75,6 +81,27 @@ def _without_denied(context: Context, request: Any) -> Slices[tuple[Any, list[di
         else:
             denied.append({"name": topic.name, "error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED})
     return with_fields(request, topics=allowed), denied
+
+
+def _without_throttled(context: Context, request: Any) -> Slices[tuple[Any, list[dict[str, Any]]]]:
+    """The request without topics that the client's quota does not allow, and a row for each."""
+    topics = context.node.image.topics
+
+    def new_partitions_of(row: Any) -> int:
+        topic = topics.get(row.name)
+        if request.validate_only or topic is None:
+            return 0
+        added: int = row["count"] - len(topic.partitions)
+        return max(0, added)
+
+    allowed, refused = yield from without_throttled(
+        context, request.topics, new_partitions_of, _STRICT_SINCE
+    )
+    if not refused:
+        return request, []
+    return with_fields(request, topics=allowed), [
+        {"name": topic.name, **THROTTLED} for topic in refused
+    ]
 
 
 def failed(request: Any, error: MqError) -> Generator[int, None, dict[str, Any]]:

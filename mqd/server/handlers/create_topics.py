@@ -19,14 +19,20 @@ from mqd.security.acls import Operation, ResourceType
 from mqd.server.authorization import is_authorized, is_authorized_for_cluster, permissions_of
 from mqd.server.context import Context
 from mqd.server.handlers.admin import at_controller, log_without_effect
+from mqd.server.mutation_quotas import THROTTLED, without_throttled
 from mqd.server.portions import with_fields
 from mqd.server.slices import finished_in_slices, listed_in_slices
+
+_STRICT_SINCE = 6
+"""Clients of this version on know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     node = context.node
     config = effective_node_config(node.config, node.image, node.node_id)
     request, denied = await finished_in_slices(_without_denied(context, request))
+    request, throttled = await finished_in_slices(_without_throttled(context, request, config))
+    denied += throttled
     if denied and not request.topics:
         return {"topics": denied}
 
@@ -39,7 +45,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
 
     response = await at_controller(context, request, here, request.timeout_ms)
     if permissions_of(context) is None:
-        return response
+        return {**response, "topics": [*response["topics"], *denied]} if denied else response
     visible = await finished_in_slices(_without_hidden_configs(context, response["topics"]))
     return {**response, "topics": [*visible, *denied]}
 
@@ -70,6 +76,37 @@ def _without_denied(context: Context, request: Any) -> Slices[tuple[Any, list[di
             }
         )
     return with_fields(request, topics=allowed), denied
+
+
+def _without_throttled(
+    context: Context, request: Any, config: NodeConfig
+) -> Slices[tuple[Any, list[dict[str, Any]]]]:
+    """The request without topics that the client's quota does not allow, and a row for each."""
+    default = config.integer("num.partitions")
+
+    def partitions_of(topic: Any) -> int:
+        if request.validate_only or topic.name in context.node.image.topics:
+            return 0
+        if topic.assignments:
+            return len(topic.assignments)
+        return topic.num_partitions if topic.num_partitions > 0 else default
+
+    allowed, refused = yield from without_throttled(
+        context, request.topics, partitions_of, _STRICT_SINCE
+    )
+    if not refused:
+        return request, []
+    rows = [
+        {
+            "name": topic.name,
+            **THROTTLED,
+            "num_partitions": -1,
+            "replication_factor": -1,
+            "configs": [],
+        }
+        for topic in refused
+    ]
+    return with_fields(request, topics=allowed), rows
 
 
 def _without_hidden_configs(

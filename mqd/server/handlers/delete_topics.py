@@ -18,9 +18,13 @@ from mqd.security.acls import Operation, ResourceType
 from mqd.server.authorization import is_authorized, is_authorized_for_cluster
 from mqd.server.context import Context
 from mqd.server.handlers.admin import at_controller
+from mqd.server.mutation_quotas import THROTTLED, without_throttled
 from mqd.server.portions import with_fields
 from mqd.server.slices import finished_in_slices, listed_in_slices
 from mqd.types import ZERO_UUID
+
+_STRICT_SINCE = 5
+"""Clients of this version on know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
@@ -34,6 +38,8 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         raise MqError(code, "delete.topic.enable is false on this node.")
 
     request, denied = await finished_in_slices(_without_denied(context, request))
+    request, throttled = await finished_in_slices(_without_throttled(context, request))
+    denied += throttled
     if denied and not request.topics and not request.topic_names:
         return {"responses": denied}
 
@@ -106,6 +112,37 @@ def _requested(request: Any) -> Iterator[TopicName]:
     """Version 6 has `topics`, earlier ones `topic_names`."""
     yield from (TopicName(topic.name, topic.topic_id) for topic in request.topics)
     yield from map(TopicName, request.topic_names)
+
+
+def _without_throttled(context: Context, request: Any) -> Slices[tuple[Any, list[dict[str, Any]]]]:
+    """The request without topics that the client's quota does not allow, and a row for each."""
+    image = context.node.image
+
+    def partitions_of(row: Any) -> int:
+        """`row`: a name, or a row with a name or an id."""
+        if isinstance(row, str):
+            topic = image.topics.get(row)
+        elif row.name is not None:
+            topic = image.topics.get(row.name)
+        else:
+            topic = image.topics_by_id.get(row.topic_id)
+        return len(topic.partitions) if topic is not None else 0
+
+    field = "topics" if request.topics else "topic_names"
+    allowed, refused = yield from without_throttled(
+        context, request[field], partitions_of, _STRICT_SINCE
+    )
+    if not refused:
+        return request, []
+    rows = [
+        {
+            "name": row if isinstance(row, str) else row.name,
+            "topic_id": ZERO_UUID if isinstance(row, str) else row.topic_id,
+            **THROTTLED,
+        }
+        for row in refused
+    ]
+    return with_fields(request, **{field: allowed}), rows
 
 
 def failed(request: Any, error: MqError) -> Generator[int, None, dict[str, Any]]:

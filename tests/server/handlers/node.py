@@ -33,6 +33,9 @@ class FakeNode(SimpleNamespace):
     controller: ControllerService
     quorum: FakeQuorum
     authorizer = Authorizer(enforces=False)
+    quotas = SimpleNamespace(keys=frozenset())
+    mutate: Any = None
+    """Replaces the quota of changes of the metadata."""
 
     @property
     def image(self) -> MetadataImage:
@@ -59,6 +62,8 @@ class FakeNode(SimpleNamespace):
         context = Context(
             node=node, header=header, listener=listener, peer="test", now=now, peer_node=peer_node
         )
+        if self.mutate is not None:
+            context.mutate = self.mutate
         try:
             response: Any = handler.handle(context, decoded)
             if isawaitable(response):
