@@ -39,7 +39,7 @@ from mqd.client.descriptions import ResourceType
 from mqd.client.errors import ClientError, error_from_wire
 from mqd.errors import ErrorCode
 from mqd.security.authorizer import Authorizer, canonical_host, parse_super_users
-from mqd.security.scram import HASHES
+from mqd.security.scram import HASHES, NONCE_BITS, text_of_bits
 
 DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS, DESCRIBE_CONFIGS = 29, 30, 31, 32
 DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS = 48, 49
@@ -242,8 +242,8 @@ class AccessAdmin(Calls):
         return results
 
     def _upsertion_row(self, upsertion: ScramUpsertion) -> dict[str, Any]:
-        entropy = self._client.entropy
-        salt = entropy.uuid().bytes + entropy.uuid().bytes
+        # As those of Kafka's tools, and of unknown users: all salts look the same.
+        salt = text_of_bits(self._client.entropy.below(1 << NONCE_BITS)).encode()
         return {
             "name": upsertion.user,
             "mechanism": upsertion.mechanism,

@@ -25,7 +25,7 @@ ITERATIONS_MIN: Final = 4_096
 ITERATIONS_MAX: Final = 16_384
 """Kafka's bounds. Above the maximum, a login would cost a client more than 10 ms."""
 NONCE_BITS: Final = 130
-"""Kafka's: 26 characters."""
+"""Of nonces and salts, as in Kafka: 26 characters."""
 _FAKE_ITERATIONS = ITERATIONS_MIN
 """The default of Kafka's tools and of mqctl, so most users have it."""
 MESSAGE_BYTES_MAX: Final = 16 * 1024

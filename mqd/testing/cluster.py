@@ -13,6 +13,7 @@ import trio
 from mqd.client.cluster import ClusterClient, connect
 from mqd.client.peer import PeerConnection
 from mqd.client.peer_opening import start_peer
+from mqd.client.security import Security
 from mqd.io.entropy import RandomEntropy
 from mqd.peers import Peers, parse_peers
 from mqd.testing.cluster_network import ClusterNetwork, Place
@@ -160,7 +161,12 @@ class Cluster:
 
     @asynccontextmanager
     async def open_client(
-        self, name: str | None = None, *, request_timeout_s: float = 30.0, wait_s: float = 30.0
+        self,
+        name: str | None = None,
+        *,
+        request_timeout_s: float = 30.0,
+        wait_s: float = 30.0,
+        security: Security | None = None,
     ) -> AsyncIterator[ClusterClient]:
         """A client of all nodes (mqd.client), on its own machine, for the duration of a block."""
         network = self.client_network(name)
@@ -172,17 +178,23 @@ class Cluster:
             clock=self.clock,
             request_timeout_s=request_timeout_s,
             wait_s=wait_s,
+            security=security,
         ) as client:
             yield client
 
     async def client(
-        self, name: str | None = None, *, request_timeout_s: float = 30.0, wait_s: float = 30.0
+        self,
+        name: str | None = None,
+        *,
+        request_timeout_s: float = 30.0,
+        wait_s: float = 30.0,
+        security: Security | None = None,
     ) -> ClusterClient:
         """As `open_client`, until the cluster's block ends."""
 
         async def live(task_status: trio.TaskStatus[ClusterClient]) -> None:
             async with self.open_client(
-                name, request_timeout_s=request_timeout_s, wait_s=wait_s
+                name, request_timeout_s=request_timeout_s, wait_s=wait_s, security=security
             ) as client:
                 task_status.started(client)
                 await trio.sleep_forever()

@@ -120,7 +120,7 @@ class HostNetwork:
     async def listen(self, host: str, port: int) -> MemoryListener:
         self.process.check()
         await trio.lowlevel.checkpoint()
-        if self.fabric.hosts.get(host) is not self.host:
+        if host and self.fabric.hosts.get(host) is not self.host:  # empty: all addresses
             raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
         if port in self.host.listeners:
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
