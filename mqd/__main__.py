@@ -1,4 +1,5 @@
-"""The command line of the daemon: `mqd start`, `dev`, `config list` and `force-voters`.
+"""The command line of the daemon: `mqd start`, `dev`, `config list`, `storage add-user` and
+`force-voters`.
 
 Exit codes: 0 success, 1 failure, 2 usage error. Each command imports its modules itself, after the
 arguments are parsed: usage errors and --help appear without delay.
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 OK, FAILURE, USAGE = 0, 1, 2
 NODES_MAX = 9
 """The largest cluster of `mqd dev`."""
+_PASSWORD_VARIABLE = "MQD_USER_PASSWORD"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -75,6 +77,7 @@ def _parser() -> ArgumentParser:
     _add_start(commands)
     _add_dev(commands)
     _add_config(commands)
+    _add_storage(commands)
     _add_force_voters(commands)
     return parser
 
@@ -146,6 +149,39 @@ def _add_config(commands: _SubParsersAction[ArgumentParser]) -> None:
         help="output format [default: table]",
     )
     listing.set_defaults(run=_config_list)
+
+
+def _add_storage(commands: _SubParsersAction[ArgumentParser]) -> None:
+    storage = commands.add_parser("storage", help="prepare the data directory of a new node")
+    command = storage.add_subparsers(metavar="command", required=True).add_parser(
+        "add-user",
+        help="add the first user of a new cluster",
+        description="Add a user that the new cluster has from its first start. Run it before the "
+        "first start, on any node; if on several, with the same users. In a cluster that exists, "
+        "use `mqctl user create`. Example: mqd storage add-user admin --data data",
+    )
+    command.add_argument("user", metavar="USER", help="name of the user")
+    command.add_argument("--data", required=True, metavar="DIR", help="data directory of the node")
+    command.add_argument(
+        "--mechanism",
+        choices=("SCRAM-SHA-256", "SCRAM-SHA-512"),
+        default="SCRAM-SHA-256",
+        help="how the user logs in [default: SCRAM-SHA-256]",
+    )
+    command.add_argument(
+        "--iterations",
+        type=int,
+        default=4096,
+        metavar="N",
+        help="cost of a guess of the password, and of a login, 4096 to 16384 [default: 4096]",
+    )
+    command.add_argument(
+        "--password-file",
+        metavar="FILE",
+        help="read the password from the first line of FILE; - is standard input [env: "
+        f"{_PASSWORD_VARIABLE}; default: a prompt]",
+    )
+    command.set_defaults(run=_add_user)
 
 
 def _add_force_voters(commands: _SubParsersAction[ArgumentParser]) -> None:
@@ -365,6 +401,67 @@ def _force_voters(options: Namespace) -> int:
         sys.stdout,
     )
     return OK
+
+
+def _add_user(options: Namespace) -> int:
+    from pathlib import Path
+    from uuid import uuid4
+
+    from mqd.io.disk import OsDisk
+    from mqd.logs import write_line
+    from mqd.node.first_users import add_first_user
+    from mqd.options import StartError
+    from mqd.security.scram import BY_NAME, check_iterations
+
+    try:
+        check_iterations(options.iterations)
+    except ValueError as error:
+        raise StartError(f"--iterations: {error}") from None
+    if not options.user:
+        raise StartError("the name of the user is empty")
+    add_first_user(
+        OsDisk(),
+        Path(options.data),
+        options.user,
+        _new_password(options.user, options.password_file),
+        mechanism=BY_NAME[options.mechanism],
+        iterations=options.iterations,
+        salt=uuid4(),
+    )
+    write_line(
+        f"Added user '{options.user}' for {options.mechanism}. The first start of the new cluster "
+        "creates it.",
+        sys.stdout,
+    )
+    return OK
+
+
+def _new_password(user: str, file: str | None) -> str:
+    """From a file, the environment or a prompt. Raises StartError."""
+    import os
+    from getpass import getpass
+    from pathlib import Path
+
+    from mqd.options import StartError
+
+    if file == "-":
+        password = sys.stdin.readline().rstrip("\r\n")
+    elif file is not None:
+        password = Path(file).read_text(encoding="utf-8").split("\n", 1)[0].rstrip("\r")
+    elif _PASSWORD_VARIABLE in os.environ:
+        password = os.environ[_PASSWORD_VARIABLE]
+    elif sys.stdin.isatty():
+        password = getpass(f"Password of user '{user}': ")
+        if getpass("Repeat it: ") != password:
+            raise StartError("the passwords differ: nothing was changed")
+    else:
+        raise StartError(
+            f"no password for user '{user}': standard input is not a terminal; give it with "
+            f"--password-file FILE, or in {_PASSWORD_VARIABLE}"
+        )
+    if not password:
+        raise StartError(f"the password of user '{user}' is empty")
+    return password
 
 
 def _config_list(options: Namespace) -> int:

@@ -42,6 +42,12 @@ from mqd.logs import write_line
 from mqd.memory_plan import MemoryPlan
 from mqd.node.controller_contact import ControllerContact
 from mqd.node.data_directory import DataDirectory
+from mqd.node.first_users import (
+    FirstUsers,
+    load_first_users,
+    on_registered as first_users_registered,
+    records_of,
+)
 from mqd.node.free_space import why_full
 from mqd.node.listeners import (
     BoundListeners,
@@ -198,6 +204,7 @@ class Daemon:
         self.failure: str | None = None
         """Why the node stops without a signal."""
         self.stop = trio.Event()
+        self._first_users: FirstUsers = {}
         self.serve_clients: Callable[[], None]
         self.server: Server | None = None
         self._active = False
@@ -387,6 +394,8 @@ class Daemon:
                         registered = data.registered_directories()
                         lifecycle.disk_serial_found = self.logs.found_serial(registered)
                         lifecycle.previous_broker_epoch = data.previous_broker_epoch(self.logs)
+                        self._first_users = load_first_users(self.seams.disk, data.first_users_file)
+                        lifecycle.first_users = records_of(self._first_users)
                     await self._run_services(bound)
                 finally:
                     with trio.CancelScope(shield=True):
@@ -485,6 +494,7 @@ class Daemon:
         if self._active:
             return True
         await self._until(lambda: self.machine.image.index >= broker_epoch)
+        self._on_first_users_registered()
         if not self.publisher.active:
             with start_errors("the metadata", self.data.metadata):
                 self.data.check_metadata_index(self.machine.image.index)
@@ -494,6 +504,14 @@ class Daemon:
         self.serve_clients()
         self._active = True
         return True
+
+    def _on_first_users_registered(self) -> None:
+        if self._first_users:
+            first_users_registered(
+                self.seams.disk, self.data.first_users_file, self._first_users, self.machine.image
+            )
+            self._first_users = {}
+            self.controller.lifecycle.first_users = ()
 
     def _on_image_changed(self, delta: Delta, image: MetadataImage) -> None:
         self._image_changed.set()

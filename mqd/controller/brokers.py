@@ -31,6 +31,7 @@ from mqd.controller.records import (
     RegisterBroker,
     SetBrokerEndpoints,
     SetBrokerFencing,
+    SetScramCredential,
     ShutDownBroker,
     UnregisterBroker,
 )
@@ -63,6 +64,8 @@ class Register:
     """The state of its disks at the start, from log/disk/log_end_checkpoint.py."""
     endpoints: Endpoints = ()
     """Its listeners, if they are not one PLAINTEXT. `host` and `port` are those of the first."""
+    first_users: tuple[SetScramCredential, ...] = ()
+    """Users that its operator has set before its first start (node/first_users.py)."""
 
 
 def decide_register(
@@ -113,7 +116,12 @@ def decide_register(
         image,
         options,
         (op.node_id,),
-        (*formatting, record, *_endpoints_of(image, op, bool(formatting))),
+        (
+            *formatting,
+            record,
+            *_endpoints_of(image, op, bool(formatting)),
+            *_first_users_of(image, op, bool(formatting)),
+        ),
         lost_replicas=() if vouches else (op.node_id,),
     )
 
@@ -126,6 +134,18 @@ def _endpoints_of(
     if not op.endpoints or not versions.allows_endpoints(version):
         return ()
     return (SetBrokerEndpoints(op.node_id, 0, op.endpoints),)
+
+
+def _first_users_of(
+    image: MetadataImage, op: Register, formats: bool
+) -> tuple[SetScramCredential, ...]:
+    """The first users of a new node, if the cluster has no user yet."""
+    version = versions.NEWEST if formats else image.features.get(versions.FEATURE, 0)
+    known = image.brokers.get(op.node_id)
+    is_new = known is None or known.incarnation == op.incarnation
+    if image.scram_credentials or not is_new or not versions.allows_security(version):
+        return ()
+    return op.first_users
 
 
 def _endpoints_changed(

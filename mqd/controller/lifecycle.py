@@ -19,6 +19,7 @@ from mqd.controller.contact import Contact
 from mqd.controller.decision_options import NOT_KNOWN
 from mqd.controller.endpoints import BrokerEndpoint, Endpoints, stored_endpoints
 from mqd.controller.operations import Operations
+from mqd.controller.records import SetScramCredential
 from mqd.controller.session_watch import SessionWatch
 from mqd.errors import ErrorCode, MqError
 from mqd.io.clock import Clock
@@ -81,6 +82,8 @@ class BrokerLifecycle:
         """How many partitions the file descriptors of this node allow."""
         self.disk_serial_found = 0
         """The serial, at the start of this process, of the disks of the last registration."""
+        self.first_users: tuple[SetScramCredential, ...] = ()
+        """Users that the operator has set before the first start."""
         self.on_registered: Callable[[int], Awaitable[bool]] = _nothing
         """Awaited with the new broker epoch after each registration, before the heartbeat that may
         unfence this node. False: register again.
@@ -194,6 +197,7 @@ class BrokerLifecycle:
             previous,
             self.disk_serial_found,
             stored_endpoints(address.endpoints),
+            self.first_users,
         )
         request = {
             "broker_id": self._node_id,
@@ -208,6 +212,17 @@ class BrokerLifecycle:
             "rack": address.rack,
             "previous_broker_epoch": previous,
             "disk_serial": self.disk_serial_found,
+            "first_users": [
+                {
+                    "name": each.user,
+                    "mechanism": each.mechanism,
+                    "iterations": each.credential.iterations,
+                    "salt": each.credential.salt,
+                    "stored_key": each.credential.stored_key,
+                    "server_key": each.credential.server_key,
+                }
+                for each in self.first_users
+            ],
         }
 
         async def here() -> Mapping[str, Any]:

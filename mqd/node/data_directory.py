@@ -33,6 +33,7 @@ from mqd.log.disk.last_registration import (
     store_last_registration,
 )
 from mqd.log.service import LogService
+from mqd.node import first_users
 from mqd.raft.journal_start import journal_exists
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ class DataDirectory:
         self.path = path
         self.metadata = path / "metadata"
         self.registration_file = path / last_registration.NAME
+        self.first_users_file = path / first_users.NAME
         self._directories_file = path / known_directories.NAME
         self._serials_file = path / disk_serials.NAME
         self._disk = disk

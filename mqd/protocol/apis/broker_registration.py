@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from mqd.protocol.schema import (
     BOOLEAN,
+    BYTES,
+    INT8,
     INT16,
     INT32,
     INT64,
@@ -51,6 +53,19 @@ REQUEST = message(
     # only mqd has these: endpoints that are not those of the peers file are configured
     field("disk_serial", INT64, since=3, tag=10_000, default=0),
     field("are_listeners_configured", BOOLEAN, since=3, tag=10_001, default=False),
+    field(
+        "first_users",
+        array(
+            field("name", STRING),
+            field("mechanism", INT8),
+            field("iterations", INT32),
+            field("salt", BYTES),
+            field("stored_key", BYTES),
+            field("server_key", BYTES),
+        ),
+        since=3,
+        tag=10_002,
+    ),
 )
 
 RESPONSE = message(

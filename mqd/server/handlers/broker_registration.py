@@ -10,7 +10,9 @@ from typing import Any
 
 from mqd.controller.brokers import Register
 from mqd.controller.endpoints import BrokerEndpoint, stored_endpoints
+from mqd.controller.records import SetScramCredential
 from mqd.errors import ErrorCode, MqError
+from mqd.security.scram_credentials import ScramCredential, ScramMechanism
 from mqd.server.context import Context
 from mqd.server.handlers.admin import require_peer
 from mqd.types import NO_EPOCH, NodeId
@@ -50,6 +52,19 @@ async def handle(context: Context, request: Any) -> dict[str, Any]:
                 BrokerEndpoint(one.name, one.security_protocol, one.host, one.port)
                 for one in request.listeners
             )
+        ),
+        tuple(
+            SetScramCredential(
+                user.name,
+                ScramMechanism(user.mechanism),
+                ScramCredential(
+                    user.iterations,
+                    bytes(user.salt),
+                    bytes(user.stored_key),
+                    bytes(user.server_key),
+                ),
+            )
+            for user in request.first_users
         ),
     )
     return {
