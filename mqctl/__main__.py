@@ -28,6 +28,10 @@ COMMANDS = {
     "user": ("mqctl.commands.user:user", "Create users, change passwords, list and delete users."),
     "acl": ("mqctl.commands.acl:acl", "Create, list, check and delete ACLs."),
     "quota": ("mqctl.commands.quota:quota", "Set, list and delete quotas of clients."),
+    "profile": (
+        "mqctl.commands.profile:profile",
+        "Save, choose, list and delete the credentials of clusters.",
+    ),
     "txn": ("mqctl.commands.txn:txn", "Show transactions; find and abort hanging ones."),
     "log": ("mqctl.commands.log:log", "Read the data directory of a stopped node."),
 }

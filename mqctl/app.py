@@ -18,14 +18,22 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from mqctl import render
+from mqctl import profiles, render
+from mqctl.failure import (
+    FAILED as FAILED,
+    OK as OK,
+    PARTIAL as PARTIAL,
+    TIMED_OUT as TIMED_OUT,
+    USAGE as USAGE,
+    Failure as Failure,
+)
 
 if TYPE_CHECKING:
     from trio import CancelScope
 
     from mqd.client.cluster import ClusterClient
+    from mqd.client.security import Security
 
-OK, FAILED, USAGE, PARTIAL, TIMED_OUT = range(5)
 INTERRUPTED = 130
 READER_GONE = 141
 
@@ -81,16 +89,6 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, line) for name, (_, line) in self._lazy.items()])
 
 
-class Failure(Exception):
-    """Ends the command: a message, what to do, and the exit code."""
-
-    def __init__(self, message: str, *, remedy: str = "", exit_code: int = FAILED) -> None:
-        super().__init__(message)
-        self.message = message
-        self.remedy = remedy
-        self.exit_code = exit_code
-
-
 class ReaderGone(Exception):
     """The reader of standard output closed it (`| head`): stop, without a message."""
 
@@ -102,6 +100,8 @@ class Settings:
     bootstrap: str
     output: str
     timeout_s: float
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Client properties: TLS and login."""
 
     def show(self, columns: Sequence[render.Column], rows: Sequence[Mapping[str, Any]]) -> None:
         """Write rows: as a table, or as a list in JSON or YAML."""
@@ -148,12 +148,20 @@ _run = _Run()
 
 
 def options(function: FunctionT) -> FunctionT:
-    """Add --bootstrap, --output and --timeout; the command receives them as `settings`."""
+    """Add --output and those of `connection_options`; the command receives them as `settings`."""
 
     def gather(
-        bootstrap: str | None, output: str | None, timeout: float | None, **rest: Any
+        bootstrap: str | None,
+        output: str | None,
+        timeout: float | None,
+        command_config: str | None,
+        profile: str | None,
+        **rest: Any,
     ) -> Any:
-        return function(settings_of(bootstrap, output, timeout), **rest)
+        settings = settings_of(
+            bootstrap, output, timeout, command_config=command_config, profile=profile
+        )
+        return function(settings, **rest)
 
     gather.__doc__ = function.__doc__
     gather.__name__ = function.__name__
@@ -165,7 +173,7 @@ def offline_options(function: FunctionT) -> FunctionT:
     """Add only --output, for commands without a connection; they receive it in `settings`."""
 
     def gather(output: str | None, **rest: Any) -> Any:
-        return function(settings_of(None, output, None), **rest)
+        return function(_output_settings(output), **rest)
 
     gather.__doc__ = function.__doc__
     gather.__name__ = function.__name__
@@ -178,6 +186,8 @@ def settings_of(
     output: str | None,
     timeout: float | None,
     *,
+    command_config: str | None = None,
+    profile: str | None = None,
     default_output: str = "table",
 ) -> Settings:
     """The value of each option: from the command's own options, else from the options before the
@@ -185,14 +195,28 @@ def settings_of(
     """
     above: dict[str, Any] = click.get_current_context().find_root().obj or {}
     _run.output = output or above.get("output") or default_output
+    profile = profile or above.get("profile")
+    command_config = command_config or above.get("command_config")
+    properties = profiles.properties(profile, command_config)
+    saved = properties.get("bootstrap.servers")
     return Settings(
         bootstrap=bootstrap
         or above.get("bootstrap")
+        or (saved if profile or command_config else None)
         or os.environ.get("MQCTL_BOOTSTRAP")
+        or saved
         or DEFAULT_BOOTSTRAP,
         output=_run.output,
         timeout_s=timeout or above.get("timeout") or DEFAULT_TIMEOUT_S,
+        properties=properties,
     )
+
+
+def _output_settings(output: str | None) -> Settings:
+    """Settings of a command without a connection."""
+    above: dict[str, Any] = click.get_current_context().find_root().obj or {}
+    _run.output = output or above.get("output") or "table"
+    return Settings(DEFAULT_BOOTSTRAP, _run.output, DEFAULT_TIMEOUT_S)
 
 
 def parse_pairs(pairs: tuple[str, ...]) -> dict[str, str]:
@@ -212,15 +236,31 @@ _output_option = click.option(
 
 
 def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the three options to a command, or to the group before the command's name."""
+    """Add the options to a command, or to the group before the command's name."""
+    return connection_options(_output_option(function))
+
+
+def connection_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --bootstrap, --timeout, --command-config and --profile."""
     for option in (
+        click.option(
+            "--profile",
+            metavar="NAME",
+            help="Saved credentials of a cluster. [env: MQCTL_PROFILE; default: the profile of "
+            "`mqctl profile use`]",
+        ),
+        click.option(
+            "--command-config",
+            metavar="FILE",
+            help="Properties file with Kafka's client properties, as security.protocol and "
+            "sasl.jaas.config. [env: MQCTL_COMMAND_CONFIG]",
+        ),
         click.option(
             "--timeout",
             type=click.FloatRange(min=0, min_open=True),
             metavar="SECONDS",
             help="Timeout of the requests to the cluster. [default: 15]",
         ),
-        _output_option,
         click.option(
             "-b",
             "--bootstrap",
@@ -254,6 +294,7 @@ def run_timed(
 
     try:
         parse_bootstrap(settings.bootstrap)
+        security = _security(settings.properties)
     except ClientError as error:
         raise Failure(error.message, remedy=error.remedy, exit_code=USAGE) from None
 
@@ -268,6 +309,7 @@ def run_timed(
                 client_id="mqctl",
                 request_timeout_s=timeout_s,
                 connect_timeout_s=CONNECT_TIMEOUT_S,
+                security=security,
             ) as client:
                 scope.deadline = math.inf
                 result = await work(client, deadline)
@@ -284,6 +326,15 @@ def run_timed(
         if group.subgroup(KeyboardInterrupt) is not None:
             raise KeyboardInterrupt from None
         raise _only(group) from None
+
+
+def _security(properties: Mapping[str, str]) -> Security | None:
+    """TLS and login; None without any. Raises InvalidValue."""
+    if not properties:
+        return None
+    from mqd.client.client_properties import security_of
+
+    return security_of(properties)
 
 
 @contextmanager

@@ -12,10 +12,10 @@ import click
 
 from mqctl import places, render
 from mqctl.app import (
-    DEFAULT_BOOTSTRAP,
     Failure,
     ReaderGone,
     Settings,
+    connection_options,
     flush,
     run,
     settings_of,
@@ -82,18 +82,7 @@ _TABLE = "{partition:>4}  {offset:>12}  {timestamp:24}  {key:24}  {value}\n"
     type=click.Choice(OUTPUTS),
     help="Output format: text (see --format), a table, or complete records. [default: text]",
 )
-@click.option(
-    "-b",
-    "--bootstrap",
-    metavar="HOST:PORT,..",
-    help=f"Bootstrap servers. [env: MQCTL_BOOTSTRAP; default: {DEFAULT_BOOTSTRAP}]",
-)
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="Timeout of the requests to the cluster. [default: 15]",
-)
+@connection_options
 def consume(
     topics: tuple[str, ...],
     start: str,
@@ -106,6 +95,8 @@ def consume(
     output: str | None,
     bootstrap: str | None,
     timeout: float | None,
+    command_config: str | None,
+    profile: str | None,
 ) -> None:
     """Read records from topics and print them, in order within each partition.
 
@@ -115,7 +106,14 @@ def consume(
     mqctl consume orders --from -10 -e            from ten before the log end of each partition
     mqctl consume orders --from @-15m -o jsonl    the last 15 minutes, then new ones, as JSON lines
     """
-    settings = settings_of(bootstrap, output, timeout, default_output="text")
+    settings = settings_of(
+        bootstrap,
+        output,
+        timeout,
+        command_config=command_config,
+        profile=profile,
+        default_output="text",
+    )
     if text_format is not None and settings.output != "text":
         raise click.UsageError("--format requires -o text")
     now_ms = int(time.time() * 1000)

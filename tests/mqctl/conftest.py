@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,9 +21,13 @@ def served() -> Iterator[Loopback]:
 
 @pytest.fixture
 def mqctl(
-    served: Loopback, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    served: Loopback,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> Callable[..., Ran]:
     monkeypatch.setenv("MQCTL_BOOTSTRAP", served.address)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
     def run(*arguments: str) -> Ran:
         monkeypatch.setattr(sys, "argv", ["mqctl", *arguments])
