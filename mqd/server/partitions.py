@@ -31,10 +31,12 @@ CURRENT_LEADER: Final = 9
 NO_PREFERRED_REPLICA = -1
 _MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 UNKNOWN_ERRORS = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+"""Errors of partitions that this node does not know."""
+_NO_TRANSACTIONS: list[Any] = []
+_WITH_EMPTY_LISTS = UNKNOWN_ERRORS | {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
 """Errors beside which a fetch has an empty list of aborted transactions, not null, as with
 Apache Kafka.
 """
-_NO_TRANSACTIONS: list[Any] = []
 
 
 def leading(node: Node, topic: str, index: int, current_leader_epoch: int = NO_EPOCH) -> Partition:
@@ -133,7 +135,7 @@ def fetch_topics(rows: Mapping[bytes, list[FetchRow]], *, by_id: bool) -> list[F
 
 def empty_fetch_row(index: int, error: MqError) -> FetchRow:
     """The row of a partition without records."""
-    aborted = _NO_TRANSACTIONS if error.code in UNKNOWN_ERRORS else None
+    aborted = _NO_TRANSACTIONS if error.code in _WITH_EMPTY_LISTS else None
     return (index, int(error.code), -1, -1, -1, aborted, NO_PREFERRED_REPLICA, [])
 
 

@@ -6,12 +6,12 @@ v1 a request may forbid that the number of replicas changes (KIP-860).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
 from mqd.controller.reassignments import AlterReassignments, Reassigned, Reassignment, in_portions
 from mqd.controller.request_limits import check_partition_count
-from mqd.errors import MqError
+from mqd.errors import ErrorCode, MqError
 from mqd.security.acls import Operation
 from mqd.server.authorization import require_cluster
 from mqd.server.context import Context
@@ -56,5 +56,15 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     return await at_controller(context, request, here, request.timeout_ms)
 
 
-def failed(request: Any, error: MqError) -> dict[str, Any]:
-    return {"error_code": error.code, "error_message": error.message or None, "responses": []}
+def failed(request: Any, error: MqError) -> Generator[int, None, dict[str, Any]]:
+    """If the client may not do this, partitions have the error, too, as in Apache Kafka."""
+    topics = []
+    is_denied = error.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    for topic in request.topics if is_denied else ():
+        rows = []
+        for row in topic.partitions:
+            rows.append({"partition_index": row.partition_index, "error_code": error.code})
+            yield 1
+        topics.append({"name": topic.name, "partitions": rows})
+        yield 1
+    return {"error_code": error.code, "error_message": error.message or None, "responses": topics}

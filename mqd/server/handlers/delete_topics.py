@@ -88,10 +88,13 @@ def _without_denied(context: Context, request: Any) -> Slices[tuple[Any, list[di
             continue
         else:
             code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            if one.name is None and not is_authorized(
+            may_describe = is_authorized(
                 context, Operation.DESCRIBE, ResourceType.TOPIC, name, is_logged=False
-            ):
+            )
+            if one.name is None and not may_describe:
                 name = None
+            elif may_describe and name not in context.node.image.topics:
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         refused.add(one)
         denied.append({"name": name, "topic_id": one.topic_id, "error_code": code})
     return (

@@ -73,4 +73,7 @@ def _row(image: MetadataImage, user: str, count: int) -> dict[str, Any]:
 
 
 def failed(request: Any, error: MqError) -> dict[str, Any]:
-    return {"error_code": error.code, "error_message": error.message or None, "results": []}
+    """Apache Kafka has a row for each user, which does not name it."""
+    row = {"error_code": error.code, "error_message": error.message or None}
+    rows = [row] * len(request.users or ())
+    return {"error_code": error.code, "error_message": error.message or None, "results": rows}

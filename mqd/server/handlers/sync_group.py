@@ -11,16 +11,24 @@ from collections.abc import Awaitable, Mapping
 from functools import partial
 from typing import Any
 
-from mqd.errors import MqError
+from mqd.errors import ErrorCode, MqError
 from mqd.security.acls import Operation, ResourceType
-from mqd.server.authorization import require
+from mqd.server.authorization import is_authorized, refusal
 from mqd.server.context import Context
 from mqd.server.coordinators import call_of
 from mqd.server.slices import SLICE_ROWS, Pace
 
+_PROTOCOL_SINCE = 5
+
 
 def handle(context: Context, request: Any) -> Awaitable[Mapping[str, Any]]:
-    require(context, Operation.READ, ResourceType.GROUP, request.group_id)
+    if not is_authorized(context, Operation.READ, ResourceType.GROUP, request.group_id):
+        if context.header.api_version >= _PROTOCOL_SINCE and (
+            request.protocol_type is None or request.protocol_name is None
+        ):
+            # Apache Kafka checks this first; a shard checks it for authorized members
+            raise MqError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        raise refusal(ResourceType.GROUP)
     if len(request.assignments) > SLICE_ROWS:
         return _respond_to_large(context, request)
     for row in request.assignments:

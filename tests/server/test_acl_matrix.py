@@ -1,0 +1,89 @@
+"""mqd's answers of the ACL matrix are those that Apache Kafka gave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import trio
+
+from mqd.client.peer import PeerConnection
+from mqd.protocol import apis
+from mqd.security.principal import ANONYMOUS, Principal
+from mqd.testing import Cluster, run
+from tests.server.acl_matrix import (
+    ALL,
+    Case,
+    as_text,
+    cases,
+    encoded,
+    file_of,
+    ids_of,
+    prepare,
+    prepare_groups,
+    shape,
+    substituted,
+)
+
+OPTIONS = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:admin;User:ANONYMOUS",
+    "group.initial.rebalance.delay.ms": "0",
+}
+
+
+class Asker:
+    """One connection. Its principal is set inside the node: there is no login."""
+
+    def __init__(self, cluster: Cluster, connection: PeerConnection) -> None:
+        self._cluster = cluster
+        self._connection = connection
+
+    def become(self, principal: Principal) -> None:
+        for connection in self._cluster.daemon(1).server._connections:
+            if connection.client_listener is not None:
+                connection.principal = principal
+
+    async def __call__(
+        self, api_name: str, version: int, request: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        api = apis.by_name(api_name)
+        assert api is not None
+        body = encoded(api_name, version, request)
+        frame, position = await self._connection.exchange(api, version, body)
+        response: Mapping[str, Any] = api.decode_response(version, frame, position)
+        return response
+
+
+async def answers_of(asked: list[Case]) -> dict[str, dict[str, str]]:
+    """Scenario -> case -> shape of the response."""
+    found: dict[str, dict[str, str]] = {}
+    async with Cluster(nodes=1, options=OPTIONS) as cluster:
+        ask = Asker(cluster, await cluster.connect(1))
+        ids = await prepare(ask, asked)
+        for _ in range(100):
+            if await prepare_groups(ask):
+                break
+            await trio.sleep(0.1)
+        for case in asked:
+            scenario = case.scenario
+            ask.become(Principal("User", case.user))
+            request = substituted(scenario.request, case.user, ids_of(case, ids))
+            response = await ask(scenario.api, scenario.version, request)
+            found.setdefault(scenario.title, {})[case.title] = shape(case, response)
+        ask.become(ANONYMOUS)
+    return found
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[str, dict[str, str]]:
+    return run(lambda: answers_of(cases()), seed=1)
+
+
+@pytest.mark.parametrize("scenario", ALL, ids=lambda scenario: scenario.title)
+def test_answers_are_those_of_apache_kafka(
+    scenario: Any, answers: dict[str, dict[str, str]]
+) -> None:
+    expected = file_of(scenario).read_text(encoding="utf-8")
+    assert as_text(scenario, answers[scenario.title]) == expected
