@@ -33,6 +33,10 @@ COMMANDS = {
         "Save, choose, list and delete the credentials of clusters.",
     ),
     "txn": ("mqctl.commands.txn:txn", "Show transactions; find and abort hanging ones."),
+    "cert": (
+        "mqctl.commands.cert:cert",
+        "Create, renew and show the certificates of nodes and clients.",
+    ),
     "log": ("mqctl.commands.log:log", "Read the data directory of a stopped node."),
 }
 

@@ -40,6 +40,7 @@ from mqd.log.disk.last_registration import NO_BROKER_EPOCH
 from mqd.log.service import LogService
 from mqd.logs import write_line
 from mqd.memory_plan import MemoryPlan
+from mqd.node.certificates import Certificates
 from mqd.node.controller_contact import ControllerContact
 from mqd.node.data_directory import DataDirectory
 from mqd.node.first_users import (
@@ -58,6 +59,7 @@ from mqd.node.listeners import (
     sasl_options_of,
 )
 from mqd.node.lost_replicas import LostReplicas
+from mqd.node.peer_tls import PeerTls
 from mqd.node.publisher import MetadataPublisher
 from mqd.node.signals import StopSignals
 from mqd.node.start_errors import start_errors
@@ -134,6 +136,8 @@ async def main(
     ):
         daemon = Daemon(options, seams)
         daemon.stop = stop
+        if seams.signals:
+            seams.signals.on_hang_up = daemon.certificates.reload
         task_status.started(daemon)
         await daemon.run(stop)
 
@@ -153,13 +157,18 @@ class Daemon:
             send_buffer_bytes=self.config.integer("socket.send.buffer.bytes"),
             receive_buffer_bytes=self.config.integer("socket.receive.buffer.bytes"),
         )
+        self.peer_tls = PeerTls(self.config, self.peers)
+        self.peer_network = self.peer_tls.network(self.network)
+        self.certificates = Certificates()
         self.data = DataDirectory(options.data_directory, seams.disk)
         self.machine = MetadataMachine()
         self.memory_plan = self._plan_memory()
         self.logs = self._make_logs()
         self.replica = self._make_replica()
         self.raft = self._make_raft()
-        self.forwarder = Forwarder(self.peers, self.me.id, self.network, self.raft.authenticate)
+        self.forwarder = Forwarder(
+            self.peers, self.me.id, self.peer_network, self.raft.authenticate
+        )
         self.controller = self._make_controller()
         self.authorizer = authorizer_of(self.config)
         self.fetchers = Fetchers(
@@ -294,7 +303,7 @@ class Daemon:
             disk=seams.disk,
             clock=seams.clock,
             entropy=seams.entropy,
-            network=self.network,
+            network=self.peer_network,
             machine=self.machine,
             compaction=Compaction(
                 entries_max=config.integer("metadata.log.max.records.between.snapshots"),
@@ -383,7 +392,12 @@ class Daemon:
             lock = data.lock()
         try:
             async with listeners(
-                self.network, self.me, self.peers, self.config, self.client_listeners
+                self.network,
+                self.me,
+                self.peers,
+                self.config,
+                self.client_listeners,
+                self.peer_tls,
             ) as bound:
                 with start_errors("the log directories", data.path):
                     await self.logs.start()
@@ -414,6 +428,8 @@ class Daemon:
             background.start_soon(self.fetchers.run)
             background.start_soon(self.contact.watch)
             background.start_soon(self.lost_replicas.run)
+            self.certificates.sources = bound.certificates
+            background.start_soon(self.certificates.run)
             try:
                 await background.start(self.raft.run)
             except StorageError as error:

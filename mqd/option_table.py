@@ -1594,6 +1594,14 @@ _TABLE: Final = (
         minimum=1,
     ),
     _node(
+        "peer.ssl",
+        STRING,
+        "disabled",
+        DONE,
+        "TLS between nodes. Its keys are listener.name.peer.ssl.*, else ssl.*",
+        valid=("disabled", "preferred", "required"),
+    ),
+    _node(
         "principal.builder.class",
         CLASS,
         None,

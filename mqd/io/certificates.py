@@ -24,6 +24,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from mqd.peers import PeerNode, is_loopback
+from mqd.security.node_certificate import node_uri
+
+_WILDCARDS = ("0.0.0.0", "::")
 CA_KEY, CA_CERTIFICATE = "ca.key", "ca.pem"
 CA_DAYS = 3650
 NODE_DAYS = 365
@@ -131,6 +135,57 @@ class Authority:
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         return _key_pem(key) + _pem(builder.sign(self._key, hashes.SHA256()))
 
+    def reissue(self, old: bytes, *, now: datetime, days: int = NODE_DAYS) -> bytes:
+        """A new key and certificate with the names of an old one. Raises ValueError."""
+        found = x509.load_pem_x509_certificates(old)[0]
+        hosts: list[str] = []
+        uris: list[str] = []
+        try:
+            names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            hosts += names.get_values_for_type(x509.DNSName)
+            hosts += map(str, names.get_values_for_type(x509.IPAddress))
+            uris += names.get_values_for_type(x509.UniformResourceIdentifier)
+        except x509.ExtensionNotFound:
+            pass
+        return self.issue(
+            _text_of(found.subject, NameOID.COMMON_NAME),
+            organization=_text_of(found.subject, NameOID.ORGANIZATION_NAME),
+            hosts=hosts,
+            uris=uris,
+            now=now,
+            days=days,
+        )
+
+
+def issue_node(
+    authority: Authority,
+    cluster_id: str,
+    node_id: int,
+    hosts: Iterable[str],
+    *,
+    now: datetime,
+    days: int = NODE_DAYS,
+) -> bytes:
+    """The key and the certificate of a node, for its listeners and for mutual TLS."""
+    return authority.issue(
+        f"node-{node_id}",
+        organization=cluster_id,
+        hosts=hosts,
+        uris=[node_uri(cluster_id, node_id)],
+        now=now,
+        days=days,
+    )
+
+
+def hosts_of(node: PeerNode) -> list[str]:
+    """The names of a node that clients and other nodes connect to."""
+    hosts = [host for host in (node.host, node.advertised_host) if host not in _WILDCARDS]
+    return [*hosts, "localhost"] if any(map(is_loopback, hosts)) else hosts
+
+
+def node_file(node_id: int) -> str:
+    return f"node-{node_id}.pem"
+
 
 def write_private(path: Path, data: bytes, *, replace: bool) -> None:
     """A file with mode 0600, which is complete when it gets its name. Raises OSError."""
@@ -164,6 +219,10 @@ def read_info(path: Path) -> CertificateInfo:
         names,
         found.serial_number,
     )
+
+
+def _text_of(name: x509.Name, oid: x509.ObjectIdentifier) -> str:
+    return next((str(each.value) for each in name.get_attributes_for_oid(oid)), "")
 
 
 def _name(parts: list[tuple[str, str]]) -> x509.Name:

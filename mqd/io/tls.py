@@ -43,10 +43,12 @@ _scratch = memoryview(bytearray(TLS_RECEIVE_BYTES))
 class TlsFailed(OSError):
     """A TLS connection failed: the text has what happened, why, and what to do."""
 
-    def __init__(self, message: str, remedy: str = "") -> None:
+    def __init__(self, message: str, remedy: str = "", *, is_plaintext: bool = False) -> None:
         super().__init__(f"{message}; {remedy}" if remedy else message)
         self.message = message
         self.remedy = remedy
+        self.is_plaintext = is_plaintext
+        """Whether the other side probably has no TLS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,12 @@ class TlsAcceptor:
     """
     allows_plaintext: bool = False
     """Whether a client may also connect without TLS."""
+    refusal_of_node: Callable[[bytes | None, int], str | None] | None = None
+    """On the peer listener: (certificate, node id) -> why it is not that of the node."""
+    plaintext_remedy: str = (
+        "set security.protocol=SSL (SASL_SSL with SASL) in the client, or connect to a PLAINTEXT "
+        "listener"
+    )
 
 
 class TlsSocket(LayeredSocket):
@@ -119,6 +127,13 @@ class TlsSocket(LayeredSocket):
     def certificate(self) -> bytes | None:
         """The certificate of the peer, in DER."""
         return self._tls.getpeercert(binary_form=True) if self.is_encrypted else None
+
+    def refusal_of_node(self, node_id: int) -> str | None:
+        """Why the certificate of the peer is not that of a node. None without TLS."""
+        check = self._acceptor.refusal_of_node
+        if check is None or not self.is_encrypted:
+            return None
+        return check(self.certificate, node_id)
 
     @property
     def version(self) -> str:
@@ -210,11 +225,7 @@ class TlsSocket(LayeredSocket):
             raise TlsFailed(
                 "an HTTP request on a TLS listener", "connect with a Kafka client over TLS"
             )
-        raise TlsFailed(
-            "plaintext on a TLS listener",
-            "set security.protocol=SSL (SASL_SSL with SASL) in the client, or connect to a "
-            "PLAINTEXT listener",
-        )
+        raise TlsFailed("plaintext on a TLS listener", self._acceptor.plaintext_remedy)
 
     # -- the handshake
 
@@ -421,15 +432,22 @@ class TlsStream:
             try:
                 self._tls.do_handshake()
             except ssl.SSLWantReadError:
-                await self._send_outgoing()
-                if not await self._fill():
+                try:
+                    await self._send_outgoing()
+                    arrived = await self._fill()
+                except ConnectionError:
+                    arrived = 0
+                if not arrived:
                     raise TlsFailed(
                         f"{address} closed the connection during the TLS handshake",
                         "is it the address of a TLS listener? The log of the broker has the reason",
+                        is_plaintext=True,
                     ) from None
                 continue
             except ssl.SSLError as error:
-                failure = TlsFailed(*_client_reason(error, address))
+                failure = TlsFailed(
+                    *_client_reason(error, address), is_plaintext=error.reason in _NO_TLS
+                )
                 try:
                     await self._send_outgoing()  # the alert, for the log of the other side
                 except OSError:
@@ -521,6 +539,7 @@ _ALERTS = {
     "PROTOCOL_VERSION": "there is no common protocol version",
     "CERTIFICATE_REQUIRED": "it requires a certificate",
 }
+_NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"})
 _NOTHING_IN_COMMON = frozenset(
     {"NO_SHARED_CIPHER", "UNSUPPORTED_PROTOCOL", "NO_PROTOCOLS_AVAILABLE", "NO_CIPHERS_AVAILABLE"}
 )
@@ -585,7 +604,7 @@ def _client_reason(error: ssl.SSLError, address: str) -> tuple[str, str]:
             "check the client's certificate and protocols (ssl.keystore.*, "
             "ssl.enabled.protocols); the log of the broker has the reason",
         )
-    if error.reason in ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"):
+    if error.reason in _NO_TLS:
         return (
             f"{address} does not speak TLS",
             "set security.protocol=PLAINTEXT, or connect to a TLS listener",

@@ -6,15 +6,18 @@ import errno
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mqd.config import ConfigError, NodeConfig, PeerNode, Source, StartError
 from mqd.controller.endpoints import BrokerEndpoint, Endpoints
 from mqd.io.net import Listener, Network
 from mqd.io.tls import TlsAcceptor, TlsListener
 from mqd.io.tls_contexts import server_context
+from mqd.node.certificates import CertificateSource
+from mqd.node.peer_tls import PeerTls
 from mqd.peers import Peers
 from mqd.security.client_listeners import (
+    PEER_LISTENER,
     ClientListener,
     SecurityProtocol,
     client_listeners,
@@ -38,7 +41,8 @@ class BoundListeners:
     """All listeners of a node while it runs."""
 
     peer: Listener
-    clients: list[tuple[ClientListener, Listener]] = field(default_factory=list)
+    certificates: list[CertificateSource]
+    clients: list[tuple[ClientListener, Listener]]
 
 
 def listeners_of(config: NodeConfig, me: PeerNode) -> tuple[ClientListener, ...]:
@@ -70,9 +74,10 @@ async def listeners(
     peers: Peers,
     config: NodeConfig,
     client_listeners: tuple[ClientListener, ...],
+    peer_tls: PeerTls,
 ) -> AsyncIterator[BoundListeners]:
     """Listen on all addresses. Raises StartError if one cannot be used."""
-    acceptors = [client_acceptor(config, one) for one in client_listeners]
+    tls = [ClientTls(config, one) for one in client_listeners]
     opened: list[Listener] = []
 
     async def bind(host: str, port: int, kind: str, where: str) -> Listener:
@@ -90,41 +95,74 @@ async def listeners(
     node = f"node {me.id} in {peers.path}"
     try:
         clients: list[tuple[ClientListener, Listener]] = []
-        for listener, acceptor in zip(client_listeners, acceptors, strict=True):
+        for listener, one in zip(client_listeners, tls, strict=True):
             is_of_peers = (listener.host, listener.port) == (me.host, me.port)
             where = node if is_of_peers else f"{listener.name} in listeners"
             bound = await bind(listener.host, listener.port, "clients", where)
-            clients.append((listener, TlsListener(bound, acceptor) if acceptor else bound))
+            clients.append((listener, one.wrapped(bound)))
         peer = await bind(me.host, me.peer_port, "peers", node)
-        yield BoundListeners(peer, clients)
+        sources = [
+            CertificateSource(one.listener.name, one.files, one.load) for one in tls if one.files
+        ]
+        if peer_tls.acceptor is not None:
+            wrapped = peer = TlsListener(peer, peer_tls.acceptor)
+
+            def load() -> None:
+                peer_tls.load()
+                assert peer_tls.acceptor is not None
+                wrapped.acceptor = peer_tls.acceptor
+
+            sources.append(CertificateSource(PEER_LISTENER, peer_tls.files, load))
+        yield BoundListeners(peer, sources, clients)
     finally:
         for each in opened:
             each.close()
 
 
-def client_acceptor(config: NodeConfig, listener: ClientListener) -> TlsAcceptor | None:
-    """How a listener for clients accepts TLS; None without TLS. Raises StartError."""
-    if not listener.protocol.has_tls:
-        return None
-    where = f"listener {listener.name}: "
-    values = config.of_listener(listener.name)
-    try:
-        if (
-            listener.protocol.has_sasl
-            and config.listener_setting(listener.name, "ssl.client.auth") is None
-        ):
+class ClientTls:
+    """The TLS of one listener for clients. `load` replaces it by that of changed files."""
+
+    def __init__(self, config: NodeConfig, listener: ClientListener) -> None:
+        """Raises StartError."""
+        self.listener = listener
+        self.files: tuple[str, ...] = ()
+        self._config = config
+        self._bound: TlsListener | None = None
+        self._acceptor = self._accept() if listener.protocol.has_tls else None
+
+    def wrapped(self, bound: Listener) -> Listener:
+        """The listener with TLS, if it has TLS."""
+        if self._acceptor is None:
+            return bound
+        self._bound = TlsListener(bound, self._acceptor)
+        return self._bound
+
+    def load(self) -> None:
+        """Read the files. Raises StartError, and then changes nothing."""
+        assert self._bound is not None
+        self._bound.acceptor = self._accept()
+
+    def _accept(self) -> TlsAcceptor:
+        listener, config = self.listener, self._config
+        where = f"listener {listener.name}: "
+        values = config.of_listener(listener.name)
+        own_client_auth = config.listener_setting(listener.name, "ssl.client.auth")
+        if listener.protocol.has_sasl and own_client_auth is None:
             # As Kafka: with SASL, only the key of the listener itself counts.
             values = values.replaced(
                 {"ssl.client.auth": ClientAuth.NONE.value}, values.source("ssl.client.auth")
             )
-        settings = server_settings(values, where=where)
-        context = server_context(settings, where=where)
         principal_of: Callable[[bytes | None], Principal] | None = None
-        if not listener.protocol.has_sasl and settings.client_auth is not ClientAuth.NONE:
-            principal_of = PrincipalMapping(values.text("ssl.principal.mapping.rules")).principal_of
-    except ConfigError as error:
-        raise StartError(str(error)) from error
-    return TlsAcceptor(context, principal_of)
+        try:
+            settings = server_settings(values, where=where)
+            context = server_context(settings, where=where)
+            if not listener.protocol.has_sasl and settings.client_auth is not ClientAuth.NONE:
+                rules = values.text("ssl.principal.mapping.rules")
+                principal_of = PrincipalMapping(rules).principal_of
+        except ConfigError as error:
+            raise StartError(str(error)) from error
+        self.files = settings.files
+        return TlsAcceptor(context, principal_of)
 
 
 def ready_on(bound: BoundListeners) -> str:

@@ -24,8 +24,8 @@ class StopSignals:
     """The signal handlers of this process inside of a `with` block.
 
     One Ctrl-C under `mqd dev` is a SIGINT from the terminal and a SIGTERM from the parent. So
-    signals of two kinds do not count as a second one. SIGHUP has no effect: the log goes to
-    standard error, so there is no file to reopen.
+    signals of two kinds do not count as a second one. SIGHUP reads certificates again. The log goes
+    to standard error, so there is no file to reopen.
     """
 
     def __init__(self, *numbers: signal.Signals) -> None:
@@ -34,6 +34,8 @@ class StopSignals:
         self._arrived: list[int] = []
         """Signals that are not reported yet."""
         self._wake: Callable[[], None] = _do_nothing
+        self.on_hang_up: Callable[[], bool] = _nothing_to_read
+        """Reads certificates again after a SIGHUP. Returns False if there are none."""
 
     def __enter__(self) -> Self:
         for number in (signal.SIGHUP, *self._numbers):
@@ -65,9 +67,12 @@ class StopSignals:
         def report() -> None:
             while self._arrived:
                 number = self._arrived.pop(0)
-                if number == signal.SIGHUP:
+                if number == signal.SIGHUP and self.on_hang_up():
+                    logger.info("reading certificates signal=%s", signal.Signals(number).name)
+                elif number == signal.SIGHUP:
                     logger.info(
-                        "signal ignored signal=%s reason=a node reads its files only at its start",
+                        "signal ignored signal=%s reason=a node reads its files only at its start, "
+                        "except certificates",
                         signal.Signals(number).name,
                     )
                 else:
@@ -84,6 +89,10 @@ class StopSignals:
 
 def _do_nothing() -> None:
     """Before and after the event loop runs."""
+
+
+def _nothing_to_read() -> bool:
+    return False
 
 
 def _stop_immediately(number: int, _frame: object) -> None:

@@ -348,6 +348,10 @@ class Connection:
         """The peer has proved that it is the node `node_id`. Its next request is served. Raises
         ProtocolError if there are too many connections of nodes.
         """
+        if isinstance(self.sock, TlsSocket):
+            refusal = self.sock.refusal_of_node(node_id)
+            if refusal is not None:
+                raise ProtocolError(refusal)
         self.owner.authenticated(self)
         self.peer_node = node_id
         self.frames.frame_bytes_max = self.owner.request_bytes_max

@@ -1,0 +1,95 @@
+"""`mqctl cert`: files, modes and names; each certificate works in a TLS context."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import stat
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from mqctl.__main__ import cli
+from mqd.io.tls_contexts import client_context, server_context
+from mqd.security.distinguished_name import alternative_names
+from mqd.security.tls_settings import KeyStore, TlsSettings, TrustStore
+
+PEERS = """
+cluster_id = "c"
+[[node]]
+id = 1
+host = "127.0.0.1"
+port = 9092
+peer_port = 9192
+[[node]]
+id = 2
+host = "0.0.0.0"
+port = 9093
+peer_port = 9193
+advertised_host = "two.example"
+"""
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["cert", *arguments])
+
+
+def shown(*arguments: str) -> list[dict[str, Any]]:
+    result = run(*arguments, "-o", "json")
+    assert result.exit_code == 0, result.output
+    rows: list[dict[str, Any]] = json.loads(result.stdout)
+    return rows
+
+
+def test_certificates_are_created_renewed_and_shown(tmp_path: Path) -> None:
+    (tmp_path / "peers.toml").write_text(PEERS)
+    directory = tmp_path / "certs"
+    init = ("init", str(directory), "--peers", str(tmp_path / "peers.toml"))
+    rows = shown(*init, "--client", "alice", "--host", "2=public.example")
+    assert [(Path(row["file"]).name, row["subject"], row["names"]) for row in rows] == [
+        ("ca.pem", "CN=mqd c", ""),
+        ("node-1.pem", "CN=node-1,O=c", "127.0.0.1,localhost,mqd://c/nodes/1"),
+        ("node-2.pem", "CN=node-2,O=c", "two.example,public.example,mqd://c/nodes/2"),
+        ("alice.pem", "CN=alice", ""),
+    ]
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()}
+    assert {name for name, mode in modes.items() if mode != 0o600} == {"ca.pem"}
+    trust = TrustStore("PEM", str(directory / "ca.pem"))
+    for name in ("node-1.pem", "alice.pem"):
+        settings = TlsSettings(KeyStore("PEM", str(directory / name)), trust)
+        server_context(settings, where="")
+        client_context(settings)
+    before = {name: (directory / name).read_bytes() for name in modes}
+    assert len(shown(*init)) == 1  # nothing is missing
+    assert before == {name: (directory / name).read_bytes() for name in modes}
+    (row,) = shown("renew", str(directory), "node-2", "--days", "90")
+    assert row["days_left"] == 89
+    changed = [name for name in modes if (directory / name).read_bytes() != before[name]]
+    assert changed == ["node-2.pem"]
+    pem = (directory / "node-2.pem").read_text()
+    der = ssl.PEM_cert_to_DER_cert(pem[pem.index("-----BEGIN CERT") :])
+    assert alternative_names(der) == {
+        "dns:two.example",
+        "dns:public.example",
+        "uri:mqd://c/nodes/2",
+    }
+    assert stat.S_IMODE((directory / "node-2.pem").stat().st_mode) == 0o600
+    assert len(shown("show", str(directory))) == 4
+
+
+def test_mistakes_have_remedies(tmp_path: Path) -> None:
+    (tmp_path / "peers.toml").write_text(PEERS)
+    peers = ("--peers", str(tmp_path / "peers.toml"))
+    for arguments, words in (
+        (("init", str(tmp_path)), "specify --peers, --client, or both"),
+        (("init", str(tmp_path), *peers, "--host", "x"), "expected ID=HOST"),
+        (("init", str(tmp_path), *peers, "--host", "9=a"), "node 9"),
+        (("init", str(tmp_path), "--client", "../x"), "it is the name of a file"),
+        (("renew", str(tmp_path)), "does not exist"),
+        (("show", str(tmp_path / "peers.toml")), ""),
+    ):
+        result = run(*arguments)
+        assert result.exit_code != 0
+        assert words in result.output + str(result.exception)
+    assert not (tmp_path / "ca.key").exists()

@@ -1,0 +1,169 @@
+"""Mutual TLS between nodes, and certificates that change while a node runs."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import trio
+import trio.lowlevel
+from trio.testing import MockClock
+
+from mqd.config import NodeConfig, StartError
+from mqd.io.certificates import Authority, issue_node
+from mqd.io.net import OsListener, OsNetwork, OsSocket
+from mqd.io.tls import TlsListener, TlsSocket
+from mqd.node.certificates import CHECK_SECONDS, Certificates, CertificateSource
+from mqd.node.listeners import ClientTls
+from mqd.node.peer_tls import PeerTls
+from mqd.peers import Peers, parse_peers
+from mqd.security.client_listeners import ClientListener, SecurityProtocol
+
+NOW = datetime.now(UTC)
+AUTHORITY = Authority.create("test", now=NOW)
+
+
+def peers(port: int = 1) -> Peers:
+    nodes = [
+        f'[[node]]\nid = {n}\nhost = "127.0.0.1"\nport = {n + 10}\npeer_port = {peer_port}\n'
+        for n, peer_port in ((1, port), (2, 2))
+    ]
+    return parse_peers('cluster_id = "c"\n' + "".join(nodes), Path("peers.toml"))
+
+
+def node(directory: Path, mode: str, names: int, known: Peers) -> PeerTls:
+    """The TLS of a node whose certificate names the node `names`."""
+    (directory / "ca.pem").write_bytes(AUTHORITY.pem)
+    file = directory / f"{names}.pem"
+    file.write_bytes(issue_node(AUTHORITY, "c", names, ["127.0.0.1"], now=NOW))
+    return PeerTls(
+        NodeConfig.load(
+            overrides={
+                "peer.ssl": mode,
+                "ssl.keystore.type": "PEM",
+                "ssl.truststore.type": "PEM",
+                "ssl.keystore.location": "never read",
+                "listener.name.peer.ssl.keystore.location": str(file),
+                "ssl.truststore.location": str(directory / "ca.pem"),
+            }
+        ),
+        known,
+    )
+
+
+@pytest.mark.parametrize(
+    ("listens", "connects", "names", "result"),
+    [
+        ("required", "required", 1, "TLS"),
+        ("preferred", "preferred", 1, "TLS"),
+        ("required", "preferred", 1, "TLS"),
+        ("preferred", "disabled", 1, "plaintext"),
+        ("disabled", "preferred", 1, "plaintext"),
+        ("required", "disabled", 1, "the other node needs peer.ssl=preferred or required"),
+        ("disabled", "required", 1, "closed the connection during the TLS handshake"),
+        ("required", "required", 2, "the certificate names mqd://c/nodes/2, and not"),
+    ],
+)
+async def test_two_nodes_agree(
+    tmp_path: Path, listens: str, connects: str, names: int, result: str
+) -> None:
+    plain = await OsNetwork().listen("127.0.0.1", 0)
+    known = peers(plain.port)
+    listening = node(tmp_path, listens, names, known)
+    connecting = node(tmp_path, connects, 2, known)
+    listener: OsListener | TlsListener = plain
+    if listening.acceptor is not None:
+        listener = TlsListener(plain, listening.acceptor)
+    failures: list[OSError] = []
+
+    async def serve() -> None:
+        while True:
+            sock = await listener.accept()
+            try:
+                await answer(sock)
+            except OSError as error:
+                failures.append(error)
+            finally:
+                sock.close()
+
+    async def answer(sock: OsSocket | TlsSocket) -> None:
+        view = memoryview(bytearray(4))
+        received = None
+        while received is None:
+            try:
+                received = sock.receive_into(view)
+            except BlockingIOError:
+                await trio.lowlevel.checkpoint()
+        if bytes(view[:received]) == b"ping":
+            is_tls = isinstance(sock, TlsSocket) and sock.is_encrypted
+            if isinstance(sock, TlsSocket):
+                assert sock.refusal_of_node(2) is None
+                assert (sock.refusal_of_node(1) is None) == (not is_tls)
+            sock.send(b"tls!" if is_tls else b"none")
+
+    async def ask() -> str:
+        stream = await connecting.network(OsNetwork()).connect("127.0.0.1", plain.port)
+        try:
+            await stream.send_all(b"ping")
+            view = memoryview(bytearray(4))
+            received = await stream.receive_into(view)
+        finally:
+            stream.close()
+        return {b"tls!": "TLS", b"none": "plaintext"}.get(bytes(view[:received]), "")
+
+    found = ""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve)
+        try:
+            with trio.fail_after(5):
+                found = await ask()
+        except OSError as error:
+            failures.append(error)
+        nursery.cancel_scope.cancel()
+    plain.close()
+    assert result in (found or "; ".join(map(str, failures)))
+
+
+def test_a_node_does_not_start_without_a_certificate() -> None:
+    with pytest.raises(StartError, match=r"peer\.ssl=required: listener PEER: has no certificate"):
+        PeerTls(NodeConfig.load(overrides={"peer.ssl": "required"}), peers())
+
+
+async def test_changed_files_are_read_and_invalid_ones_are_not_used(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "node.pem"
+    file.write_bytes(AUTHORITY.issue("a", hosts=["h"], now=NOW))
+    config = NodeConfig.load(
+        overrides={"ssl.keystore.type": "PEM", "ssl.keystore.location": str(file)}
+    )
+    listener = ClientListener("SSL", SecurityProtocol.SSL, "h", 1, "h", 1)
+    tls = ClientTls(config, listener)
+    opened = await OsNetwork().listen("127.0.0.1", 0)
+    bound = tls.wrapped(opened)
+    assert isinstance(bound, TlsListener)
+    first = bound.acceptor
+    certificates = Certificates()
+    certificates.sources = [CertificateSource("SSL", tls.files, tls.load)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(certificates.run)
+        await trio.sleep(2 * CHECK_SECONDS)
+        assert bound.acceptor is first
+        file.write_text("half a file")
+        await trio.sleep(2 * CHECK_SECONDS)
+        assert bound.acceptor is first
+        assert "neither PEM nor PKCS12" in caplog.text
+        file.write_bytes(AUTHORITY.issue("b", hosts=["h"], now=NOW))
+        os.utime(file, ns=(1, 1))
+        await trio.sleep(2 * CHECK_SECONDS)
+        second = bound.acceptor
+        assert second is not first
+        assert certificates.reload()  # a SIGHUP
+        await trio.sleep(0.1)
+        assert bound.acceptor is not second
+        assert bound.acceptor == replace(second, context=bound.acceptor.context)
+        nursery.cancel_scope.cancel()
+    opened.close()
