@@ -229,7 +229,7 @@ def split(
     return allowed, denied
 
 
-def topic_name_of(context: Context, version_by_id: bool) -> Callable[[Any], str]:
+def topic_name_of(context: Context, by_id: bool) -> Callable[[Any], str]:
     """The name of a topic that a request names, or names by id. "" for an unknown id, which gets an
     error anyway.
     """
@@ -238,4 +238,4 @@ def topic_name_of(context: Context, version_by_id: bool) -> Callable[[Any], str]
         found = context.node.image.topics_by_id.get(topic["topic_id"])
         return "" if found is None else found.name
 
-    return of_id if version_by_id else itemgetter("name")
+    return of_id if by_id else itemgetter("name")

@@ -12,7 +12,13 @@ from typing import Any
 
 from mqd.errors import ErrorCode, MqError
 from mqd.security.acls import Operation, ResourceType
-from mqd.server.authorization import refusal, require, split
+from mqd.server.authorization import (
+    permissions_of,
+    refusal,
+    require,
+    split,
+    topic_name_of,
+)
 from mqd.server.context import Context, Node
 from mqd.server.coordinators import call_of
 from mqd.server.slices import finished_in_slices
@@ -33,7 +39,29 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         )
         if denied:
             raise refusal(ResourceType.TOPIC)
-    return await context.node.groups.call(request.group_id, call_of(context, request))
+    response = await context.node.groups.call(request.group_id, call_of(context, request))
+    return await _without_hidden_topics(context, response)
+
+
+async def _without_hidden_topics(
+    context: Context, response: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The response without partitions of topics that the member may not DESCRIBE: a regular
+    expression matches them, too.
+    """
+    assignment = response.get("assignment")
+    if not assignment or permissions_of(context) is None:
+        return response
+    topics, denied = await finished_in_slices(
+        split(
+            context,
+            Operation.DESCRIBE,
+            ResourceType.TOPIC,
+            assignment["topic_partitions"],
+            topic_name_of(context, True),
+        )
+    )
+    return {**response, "assignment": {"topic_partitions": topics}} if denied else response
 
 
 def require_protocol(node: Node) -> None:

@@ -21,8 +21,8 @@ from mqd.security.acls import Operation, ResourceType
 from mqd.server.authorization import (
     is_authorized_for_any,
     is_authorized_for_cluster,
-    refusal,
     require,
+    require_cluster,
 )
 from mqd.server.context import Context
 from mqd.server.handlers.transactions import call_with_spare_id, known_to
@@ -68,7 +68,7 @@ def _check_authorized(context: Context, request: Any) -> None:
     elif not is_authorized_for_cluster(
         context, Operation.IDEMPOTENT_WRITE, is_logged=False
     ) and not is_authorized_for_any(context, Operation.WRITE, ResourceType.TOPIC):
-        raise refusal(ResourceType.CLUSTER)
+        require_cluster(context, Operation.IDEMPOTENT_WRITE)
 
 
 def failed(request: Any, error: MqError) -> dict[str, Any]:
