@@ -44,6 +44,10 @@ GROUP_OPTIONS = (
 
 A foreign broker must be started with them.
 """
+AUTHORIZER = (
+    "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users=User:ANONYMOUS",
+)
 SESSION_MS = 3000
 HEAL_S = 60.0
 CLUSTER_TIMEOUT_S = 240
@@ -162,6 +166,25 @@ def broker(
     finally:
         if node.running:
             node.stop()
+
+
+@pytest.fixture(scope="session")
+def guarded(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Broker]:
+    """A broker with an authorizer, whose clients are super users."""
+    if request.config.getoption("--broker") is not None:
+        yield request.getfixturevalue("broker")
+        return
+    with running(
+        ensemble(
+            request.config.getoption("--kind"),
+            tmp_path_factory.mktemp("guarded"),
+            request.config.getoption("--nodes"),
+            options=(*GROUP_OPTIONS, *AUTHORIZER),
+        )
+    ) as cluster:
+        yield Broker("127.0.0.1", cluster.nodes[1].port, None, cluster.bootstrap)
 
 
 @contextmanager

@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from chaos.ensemble import ensemble
-
-from .conftest import GROUP_OPTIONS, Broker, running
+from .conftest import Broker
 from .wire import Wire, until
 
 INVALID_REQUEST, UNSUPPORTED_SASL_MECHANISM, UNSUPPORTED_VERSION = 42, 33, 35
@@ -20,30 +18,7 @@ RESOURCE_NOT_FOUND, DUPLICATE_RESOURCE, UNACCEPTABLE_CREDENTIAL = 91, 92, 93
 TOPIC, GROUP, CLUSTER, USER = 2, 3, 4, 7
 ANY, MATCH, LITERAL, PREFIXED = 1, 2, 3, 4
 ALLOW, READ, DESCRIBE_TOKENS = 3, 3, 14
-AUTHORIZER = (
-    "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "super.users=User:ANONYMOUS",
-)
 SALT, SALTED = b"s" * 16, b"p" * 32
-
-
-@pytest.fixture(scope="module")
-def guarded(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Broker]:
-    """A broker with an authorizer, whose clients are super users."""
-    if request.config.getoption("--broker") is not None:
-        yield request.getfixturevalue("broker")
-        return
-    with running(
-        ensemble(
-            request.config.getoption("--kind"),
-            tmp_path_factory.mktemp("guarded"),
-            request.config.getoption("--nodes"),
-            options=(*GROUP_OPTIONS, *AUTHORIZER),
-        )
-    ) as cluster:
-        yield Broker("127.0.0.1", cluster.nodes[1].port, None, cluster.bootstrap)
 
 
 @pytest.fixture
