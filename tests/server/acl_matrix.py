@@ -1221,3 +1221,31 @@ def encoded(api_name: str, version: int, request: Mapping[str, Any]) -> bytes:
     api = apis.by_name(api_name)
     assert api is not None, api_name
     return bytes(api.encode_request(version, request))
+
+
+# -- the table of docs/SECURITY.md ---------------------------------------------------------------
+
+OPEN_APIS: Final = ("ApiVersions", "SaslAuthenticate", "SaslHandshake")
+"""APIs that need no permission."""
+
+
+def table() -> str:
+    """Which operation each API needs, as a table in Markdown."""
+    needed: dict[str, dict[str, None]] = {}
+    for scenario in sorted(SCENARIOS, key=lambda scenario: scenario.api):
+        needed.setdefault(scenario.api, {})[_formula(scenario)] = None
+    rows = [f"| {api} | {'; '.join(formulas)} |" for api, formulas in needed.items()]
+    return "\n".join(["| API | Needs |", "|---|---|", *rows, ""])
+
+
+def _formula(scenario: Scenario) -> str:
+    parts = []
+    for needed in scenario.needs:
+        replaced_by = [one for one in scenario.alternatives if _is_replaced(scenario, one, needed)]
+        parts.append(" or ".join(map(_text_of, (needed, *replaced_by))))
+    return ", and ".join(parts)
+
+
+def _text_of(needed: Needed) -> str:
+    words = {TOPIC: "the topic", GROUP: "the group", CLUSTER: "the cluster"}
+    return f"{needed.operation} on {words.get(needed.type, 'the transactional id')}"

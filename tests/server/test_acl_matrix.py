@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +12,12 @@ import trio
 from mqd.client.peer import PeerConnection
 from mqd.protocol import apis
 from mqd.security.principal import ANONYMOUS, Principal
+from mqd.server.served_apis import SERVED, Handler
 from mqd.testing import Cluster, run
 from tests.server.acl_matrix import (
     ALL,
+    OPEN_APIS,
+    SCENARIOS,
     Case,
     as_text,
     cases,
@@ -24,6 +28,7 @@ from tests.server.acl_matrix import (
     prepare_groups,
     shape,
     substituted,
+    table,
 )
 
 OPTIONS = {
@@ -87,3 +92,13 @@ def test_answers_are_those_of_apache_kafka(
 ) -> None:
     expected = file_of(scenario).read_text(encoding="utf-8")
     assert as_text(scenario, answers[scenario.title]) == expected
+
+
+def test_every_api_of_clients_is_in_the_matrix() -> None:
+    served = {Handler(name).api.name for name in SERVED} | {"Produce", "Fetch"}
+    assert sorted(served - {scenario.api for scenario in SCENARIOS} - set(OPEN_APIS)) == []
+
+
+def test_the_document_has_the_table_of_the_matrix() -> None:
+    document = (Path(__file__).parents[2] / "docs" / "SECURITY.md").read_text(encoding="utf-8")
+    assert table() in document, f"docs/SECURITY.md lacks this table:\n{table()}"
