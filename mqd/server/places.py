@@ -21,18 +21,19 @@ class Places:
         self._reading = trio.Semaphore(READ_AT_ONCE)
         self._listing = trio.Semaphore(READ_AT_ONCE)
         self._describing = trio.Semaphore(READ_AT_ONCE)
+        self._many_rows = trio.Semaphore(READ_AT_ONCE)
         self._large = trio.Semaphore(LARGE_REQUESTS_AT_ONCE)
 
     @asynccontextmanager
     async def taken(
-        self, connection: Connection, handler: Handler, *, large: bool
+        self, connection: Connection, handler: Handler, *, large: bool, many_rows: bool = False
     ) -> AsyncIterator[Callable[[], None]]:
         """Wait until a request may be carried out, or its connection has closed. `large`: its rows
-        are decoded in slices.
+        are decoded in slices. `many_rows`: it is short, but its response may have many rows.
 
         Gives a function that leaves the place early.
         """
-        place, is_taken = self._of(handler, large=large), False
+        place, is_taken = self._of(handler, large=large, many_rows=many_rows), False
 
         def leave() -> None:
             nonlocal is_taken
@@ -49,7 +50,7 @@ class Places:
         finally:
             leave()
 
-    def _of(self, handler: Handler, *, large: bool) -> trio.Semaphore | None:
+    def _of(self, handler: Handler, *, large: bool, many_rows: bool) -> trio.Semaphore | None:
         """Where this request takes its turn; None: it need not."""
         name = handler.name
         if name in READING:
@@ -58,6 +59,8 @@ class Places:
             return self._listing
         if name in DESCRIBING:
             return self._describing
+        if many_rows:
+            return self._many_rows
         return self._large if large else None
 
 

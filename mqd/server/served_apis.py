@@ -96,7 +96,7 @@ DESCRIBING = frozenset({"consumer_group_describe", "describe_groups", "describe_
 class Handler:
     """One API's module of `handlers/`."""
 
-    __slots__ = ("api", "failed", "handle", "name", "reads")
+    __slots__ = ("api", "failed", "handle", "has_many_rows", "name", "reads")
 
     def __init__(self, name: str) -> None:
         module = import_module(f"mqd.server.handlers.{name}")
@@ -108,5 +108,12 @@ class Handler:
         """The response to a request that is refused as a whole, or a generator that returns it
         (slices.py).
         """
+        self.has_many_rows: Callable[[Any], bool] = getattr(module, "has_many_rows", _never)
+        """Whether the response to a short request may have many rows. Few of these requests are
+        carried out at once, because the rows are counted only when they are encoded."""
         self.name = name
         self.reads = name in READING | LISTING | DESCRIBING
+
+
+def _never(request: Any) -> bool:
+    return False

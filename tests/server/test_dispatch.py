@@ -27,6 +27,7 @@ PRODUCE = 0
 FETCH = 1
 LIST_OFFSETS = 2
 METADATA = 3
+OFFSET_FETCH = 9
 JOIN_GROUP = 11
 ALTER_PARTITION = 56
 DESCRIBE_CLUSTER = 60
@@ -350,6 +351,36 @@ async def test_concurrent_reading_requests_are_bounded(tmp_path: Path) -> None:
         for client in clients:
             await metadata_requested(client)
         assert work.inside == READ_AT_ONCE
+        work.opened.set()
+        await run_until_idle()
+        assert [len(client.responses()) for client in clients] == [1] * len(clients)
+
+
+@pytest.mark.parametrize(
+    ("topics", "at_once"),
+    [
+        (None, READ_AT_ONCE),
+        ([{"name": "t", "partition_indexes": list(range(501))}], READ_AT_ONCE),
+        ([{"name": "t", "partition_indexes": [0]}], READ_AT_ONCE + 3),
+    ],
+    ids=["all offsets", "501 partitions", "one partition"],
+)
+async def test_concurrent_offset_fetches_of_many_rows_are_bounded(
+    tmp_path: Path, topics: list[dict[str, Any]] | None, at_once: int
+) -> None:
+    async with rig(tmp_path) as node:
+        work = Gate()
+
+        async def handle(context: Any, request: Any) -> Mapping[str, Any]:
+            await work.handle(context, request)
+            return {"groups": []}
+
+        replaced(node, OFFSET_FETCH, handle)
+        clients = [await node.connect() for _ in range(READ_AT_ONCE + 3)]
+        for client in clients:
+            client.post("offset_fetch", 8, {"groups": [{"group_id": "g", "topics": topics}]})
+            await run_until_idle()
+        assert work.inside == at_once
         work.opened.set()
         await run_until_idle()
         assert [len(client.responses()) for client in clients] == [1] * len(clients)
