@@ -396,7 +396,7 @@ class Daemon:
             async with trio.open_nursery() as serving:
                 with trio.CancelScope() as starting:
                     serving.start_soon(self._cancel_on_stop, starting)
-                    server = self.server = Server(node, self.network)
+                    server = self.server = Server(node, self.network, self.memory_plan.connections)
                     self.serve_clients = lambda: server.listen(bound[CLIENT], CLIENT)
                     await serving.start(server.run, [(bound[PEER], PEER)])
                     serving.start_soon(self.publisher.run, self.machine.image)

@@ -39,8 +39,10 @@ from mqd.controller.records import (
 from mqd.controller.replay import replay
 from mqd.io.disk import File
 from mqd.io.entropy import RandomEntropy
+from mqd.io.memory import memory_bytes
 from mqd.io.net import HANG_UP, READABLE, WRITABLE, Ready
 from mqd.log.service import LogService
+from mqd.memory_plan import MemoryPlan
 from mqd.node.publisher import MetadataPublisher
 from mqd.protocol import apis
 from mqd.protocol.batch import iterate_batches
@@ -309,7 +311,8 @@ class Rig:
             controller=SimpleNamespace(image=self.image, controller_id=ME),
         )
         self.network = MemoryNetwork()
-        self.server = Server(self.node, self.network)  # type: ignore[arg-type]  # a node made of fakes
+        budget = MemoryPlan.of(self.config, memory_bytes()).connections
+        self.server = Server(self.node, self.network, budget)  # type: ignore[arg-type]  # a node made of fakes
         self.listeners = {CLIENT: MemoryListener(), PEER: MemoryListener()}
         self.changes = 0
 
