@@ -305,7 +305,7 @@ class Dispatcher:
         try:
             try:
                 if handler.reads:
-                    with until_closed(connection):
+                    with until_closed(connection, needs_peer=True):
                         response = await work
                 else:
                     response = await work

@@ -70,21 +70,27 @@ SERVED_TO_PEERS = (
 )
 """APIs that only other nodes may use."""
 
-READING = frozenset(
-    {
-        "api_versions",
-        "describe_cluster",
-        "describe_configs",
-        "describe_log_dirs",
-        "describe_producers",
-        "describe_topic_partitions",
-        "list_config_resources",
-        "list_offsets",
-        "metadata",
-        "offset_for_leader_epoch",
-    }
+LOOKING = frozenset({"list_offsets"})
+"""APIs that may search the log for a time."""
+
+READING = (
+    frozenset(
+        {
+            "api_versions",
+            "describe_cluster",
+            "describe_topic_partitions",
+            "metadata",
+            "offset_for_leader_epoch",
+        }
+    ),
+    frozenset(
+        {"describe_configs", "describe_log_dirs", "describe_producers", "list_config_resources"}
+    ),
+    LOOKING,
 )
-"""APIs that only read the state of this broker: their work ends when the connection closes."""
+"""APIs that only read the state of this broker: their work ends when the connection closes. Each
+group has its own places, so that clients that need Metadata do not wait for the others.
+"""
 
 LISTING = frozenset({"list_groups", "list_transactions"})
 """The same, for the state of the coordinators."""
@@ -112,7 +118,7 @@ class Handler:
         """Whether the response to a short request may have many rows. Few of these requests are
         carried out at once, because the rows are counted only when they are encoded."""
         self.name = name
-        self.reads = name in READING | LISTING | DESCRIBING
+        self.reads = name in frozenset().union(*READING, LISTING, DESCRIBING)
 
 
 def _never(request: Any) -> bool:

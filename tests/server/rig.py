@@ -40,7 +40,7 @@ from mqd.controller.replay import replay
 from mqd.io.disk import File
 from mqd.io.entropy import RandomEntropy
 from mqd.io.memory import memory_bytes
-from mqd.io.net import HANG_UP, READABLE, WRITABLE, Ready
+from mqd.io.net import HANG_UP, PEER_CLOSED, READABLE, WRITABLE, Ready
 from mqd.log.service import LogService
 from mqd.memory_plan import MemoryPlan
 from mqd.node.publisher import MetadataPublisher
@@ -118,6 +118,8 @@ class MemorySocket:
         events = WRITABLE if self.room else 0
         if self.incoming or self.at_end:
             events |= READABLE
+        if self.at_end:
+            events |= PEER_CLOSED
         return events | (HANG_UP if self.gone else 0)
 
 
