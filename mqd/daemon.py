@@ -458,7 +458,7 @@ class Daemon:
             async with trio.open_nursery() as serving:
                 with trio.CancelScope() as starting:
                     serving.start_soon(self._cancel_on_stop, starting)
-                    server = self.server = Server(node, self.network)
+                    server = self.server = Server(node, self.network, self.memory_plan.connections)
 
                     def serve_clients() -> None:
                         for client_listener, listener in bound.clients:

@@ -38,7 +38,7 @@ DECODED_AT_ONCE_BYTES_MAX = 4 * KIB
 take 6 ms.
 """
 READ_AT_ONCE = 4
-"""Concurrent read requests per listener. A response with 10,000 partitions takes 5 MB."""
+"""Concurrent read requests of a kind per listener. A response with 10,000 partitions takes 5 MB."""
 LARGE_REQUESTS_AT_ONCE = 8
 """Concurrent other requests per listener that are larger than `DECODED_AT_ONCE_BYTES_MAX`."""
 DECODED_AT_ONCE_ROWS = 500

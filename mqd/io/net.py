@@ -30,6 +30,8 @@ from mqd.io.disk import File
 
 READABLE = select.EPOLLIN
 WRITABLE = select.EPOLLOUT
+PEER_CLOSED = select.EPOLLRDHUP
+"""The peer sends no more: it has closed the connection, or its direction of it."""
 HANG_UP = select.EPOLLHUP | select.EPOLLERR
 """Always reported: the connection is closed in both directions."""
 
@@ -118,15 +120,15 @@ class Poller(Protocol):
     """Reports the sockets that are ready, many in one call."""
 
     def watch(self, sock: Socket, ready: Ready, events: int) -> None:
-        """Call `ready` when one of `events` occurs (READABLE, WRITABLE, or 0 to pause). Replaces an
-        earlier watch.
+        """Call `ready` when one of `events` (READABLE, WRITABLE, PEER_CLOSED) occurs. 0 pauses it.
+        Replaces an earlier watch.
         """
         ...
 
     def forget(self, sock: Socket) -> None: ...
 
     def ready_nowait(self) -> list[tuple[Ready, int]]:
-        """(owner, events) of all sockets that are ready; events of READABLE, WRITABLE, HANG_UP."""
+        """(owner, events) of all sockets that are ready: the watched events, and HANG_UP."""
         ...
 
     async def wait_ready(self) -> None:

@@ -22,7 +22,7 @@ from struct import Struct
 from typing import Protocol
 
 from mqd.errors import ProtocolError
-from mqd.io.net import HANG_UP, READABLE, WRITABLE, Socket
+from mqd.io.net import HANG_UP, PEER_CLOSED, READABLE, WRITABLE, Socket
 from mqd.io.tls import TlsFailed, TlsSocket
 from mqd.limits import (
     FRAME_BYTES_MIN,
@@ -105,6 +105,7 @@ class Connection:
         "owner",
         "parked",
         "peer",
+        "peer_closed",
         "peer_node",
         "principal",
         "request_pool",
@@ -118,6 +119,7 @@ class Connection:
         "unauthenticated_requests",
         "used",
         "work",
+        "work_needs_peer",
     )
 
     def __init__(
@@ -149,7 +151,9 @@ class Connection:
         self.open = True
         self._closing = False
         """The peer sends no more. The connection closes after its last response."""
-        self._events = READABLE
+        self._events = READABLE | PEER_CLOSED
+        self.peer_closed = False
+        """Whether the peer sends no more. Bytes that it sent before may be unread."""
         self.client_id: bytes | bytearray = b""
         """The client id of the last request, in UTF-8: checked once, not at each request."""
         self.slots: deque[QueuedResponse] = deque()
@@ -167,6 +171,8 @@ class Connection:
         """
         self.work: Cancellable | None = None
         """The task that works only for this connection. `close` cancels it."""
+        self.work_needs_peer = False
+        """Whether `work` is useless if the peer has closed the connection."""
         self.task_bytes = 0
         """Bytes of a large request without a response, in a task or waiting for one."""
         self.parked: Freeable | None = None
@@ -184,7 +190,7 @@ class Connection:
         """
         if isinstance(sock, TlsSocket):
             self._begin_tls(sock)
-        owner.poller.watch(sock, self, READABLE)
+        owner.poller.watch(sock, self, self._events)
 
     # -- receiving ---------------------------------------------------------------------------------
 
@@ -213,6 +219,17 @@ class Connection:
             except Exception as error:
                 self._failed(error)
         elif events & HANG_UP:
+            self.close()
+        if events & PEER_CLOSED and self.open:
+            self._on_peer_closed()
+
+    def _on_peer_closed(self) -> None:
+        """The peer sends no more. A client that waits for the response of a long request has no
+        reason to close its direction, so it has closed the connection.
+        """
+        self.peer_closed = True
+        self._watch(self._events & ~PEER_CLOSED)
+        if self.work is not None and self.work_needs_peer:
             self.close()
 
     def _receive_in_arena(self) -> None:

@@ -13,9 +13,7 @@ import trio
 
 from mqd.config import NodeConfig
 from mqd.io.clock import Clock
-from mqd.io.memory import memory_bytes
 from mqd.limits import PEER_REQUESTS_BYTES_MAX, PEER_RESPONSES_BYTES_MAX
-from mqd.memory_plan import MemoryPlan
 from mqd.server.connection import Connection
 from mqd.server.context import CLIENT, PEER
 from mqd.server.memory import (
@@ -33,11 +31,13 @@ _RETRY_SECONDS = 0.02
 class ConnectionMemory:
     """The pools of both listeners, and the evictions."""
 
-    def __init__(self, config: NodeConfig, clock: Clock, connections: Iterable[Connection]) -> None:
-        """`connections`: the open ones, at any time."""
+    def __init__(
+        self, config: NodeConfig, clock: Clock, connections: Iterable[Connection], budget_bytes: int
+    ) -> None:
+        """`connections`: the open ones, at any time. `budget_bytes`: of all clients together."""
         self._clock = clock
         self._connections = connections
-        shares = Shares.of(MemoryPlan.of(config, memory_bytes()).connections)
+        shares = Shares.of(budget_bytes)
         self.request_pools = {
             CLIENT: RequestPool(shares.requests),
             PEER: RequestPool(PEER_REQUESTS_BYTES_MAX),

@@ -352,7 +352,8 @@ class Dispatcher:
     ) -> None:
         """A task: respond to a small request whose response may be large."""
         try:
-            async with self._places[connection.listener].taken(connection, handler, large=False):
+            places, many_rows = self._places[connection.listener], handler.has_many_rows(request)
+            async with places.taken(connection, handler, large=False, many_rows=many_rows):
                 if connection.open:
                     await self._respond(connection, slot, handler, header, request, work)
         finally:
@@ -370,7 +371,7 @@ class Dispatcher:
         try:
             try:
                 if handler.reads:
-                    with until_closed(connection):
+                    with until_closed(connection, needs_peer=True):
                         response = await work
                 else:
                     response = await work

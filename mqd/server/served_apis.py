@@ -80,24 +80,35 @@ SERVED_TO_PEERS = (
 )
 """APIs that only other nodes may use."""
 
-READING = frozenset(
-    {
-        "api_versions",
-        "describe_acls",
-        "describe_client_quotas",
-        "describe_cluster",
-        "describe_configs",
-        "describe_log_dirs",
-        "describe_producers",
-        "describe_topic_partitions",
-        "describe_user_scram_credentials",
-        "list_config_resources",
-        "list_offsets",
-        "metadata",
-        "offset_for_leader_epoch",
-    }
+LOOKING = frozenset({"list_offsets"})
+"""APIs that may search the log for a time."""
+
+READING = (
+    frozenset(
+        {
+            "api_versions",
+            "describe_cluster",
+            "describe_topic_partitions",
+            "metadata",
+            "offset_for_leader_epoch",
+        }
+    ),
+    frozenset(
+        {
+            "describe_acls",
+            "describe_client_quotas",
+            "describe_configs",
+            "describe_log_dirs",
+            "describe_producers",
+            "describe_user_scram_credentials",
+            "list_config_resources",
+        }
+    ),
+    LOOKING,
 )
-"""APIs that only read the state of this broker: their work ends when the connection closes."""
+"""APIs that only read the state of this broker: their work ends when the connection closes. Each
+group has its own places, so that clients that need Metadata do not wait for the others.
+"""
 
 LISTING = frozenset({"list_groups", "list_transactions"})
 """The same, for the state of the coordinators."""
@@ -109,7 +120,7 @@ DESCRIBING = frozenset({"consumer_group_describe", "describe_groups", "describe_
 class Handler:
     """One API's module of `handlers/`."""
 
-    __slots__ = ("api", "failed", "handle", "name", "reads")
+    __slots__ = ("api", "failed", "handle", "has_many_rows", "name", "reads")
 
     def __init__(self, name: str) -> None:
         module = import_module(f"mqd.server.handlers.{name}")
@@ -121,5 +132,12 @@ class Handler:
         """The response to a request that is refused as a whole, or a generator that returns it
         (slices.py).
         """
+        self.has_many_rows: Callable[[Any], bool] = getattr(module, "has_many_rows", _never)
+        """Whether the response to a short request may have many rows. Few of these requests are
+        carried out at once, because the rows are counted only when they are encoded."""
         self.name = name
-        self.reads = name in READING | LISTING | DESCRIBING
+        self.reads = name in frozenset().union(*READING, LISTING, DESCRIBING)
+
+
+def _never(request: Any) -> bool:
+    return False

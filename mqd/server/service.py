@@ -68,7 +68,8 @@ class ServerStatistics:
 class Server:
     """Every connection of one node."""
 
-    def __init__(self, node: Node, network: Network) -> None:
+    def __init__(self, node: Node, network: Network, memory_budget_bytes: int) -> None:
+        """`memory_budget_bytes`: for requests and responses of clients (memory_plan.py)."""
         self._node = node
         self._network = network
         self._nursery: trio.Nursery | None = None
@@ -79,7 +80,9 @@ class Server:
         self.now_ms = node.clock.wall_ms()
         self.dispatcher = Dispatcher(node, self._spawn)
         self._connections: dict[Connection, None] = {}
-        self.memory = ConnectionMemory(node.config, node.clock, self._connections)
+        self.memory = ConnectionMemory(
+            node.config, node.clock, self._connections, memory_budget_bytes
+        )
         self._quotas = ConnectionQuotas(
             node.config, node.clock, node.peers, node.node_id, node.quotas
         )

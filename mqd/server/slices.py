@@ -8,8 +8,9 @@ step for a small request, and in slices for a large one.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Generator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import TypeVar
 
 import trio
@@ -32,6 +33,12 @@ _one_at_a_time: trio.lowlevel.RunVar[trio.Lock] = trio.lowlevel.RunVar("slices")
 """One slice a pass of the event loop, in the order in which they are wanted: many large
 requests hold up others no longer than one.
 """
+
+
+between_slices: ContextVar[Callable[[], Awaitable[None]] | None] = ContextVar(
+    "between_slices", default=None
+)
+"""What the work of this task waits for between two slices, besides its turn (places.py)."""
 
 
 def _lock() -> trio.Lock:
@@ -57,11 +64,6 @@ def _leave(lock: trio.Lock) -> None:
     """Give the right back, unless this task was cancelled while it waited for its next slice."""
     if lock.statistics().owner is trio.lowlevel.current_task():
         lock.release()
-
-
-async def _turn_of_others(lock: trio.Lock) -> None:
-    lock.release()
-    await lock.acquire()
 
 
 @asynccontextmanager
@@ -126,7 +128,11 @@ async def finished_in_slices(work: Generator[int, None, Result]) -> Result:
                 return result
             if weight >= SLICE_ROWS:
                 weight = 0
-                await _turn_of_others(lock)
+                lock.release()
+                wait = between_slices.get()
+                if wait is not None:
+                    await wait()
+                await lock.acquire()
     finally:
         _leave(lock)
 

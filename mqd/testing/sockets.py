@@ -8,7 +8,7 @@ from typing import Any
 import trio
 
 from mqd.io.disk import File
-from mqd.io.net import HANG_UP, READABLE, WRITABLE, Ready
+from mqd.io.net import HANG_UP, PEER_CLOSED, READABLE, WRITABLE, Ready
 from mqd.testing.fabric import End, Endpoint
 from mqd.testing.process import Process
 
@@ -113,8 +113,12 @@ class MemorySocket:
     def ready(self) -> int:
         endpoint = self.endpoint
         if endpoint.end is End.RESET:
-            return HANG_UP | READABLE | WRITABLE
-        return (READABLE if endpoint.readable() else 0) | (WRITABLE if endpoint.room() > 0 else 0)
+            return HANG_UP | PEER_CLOSED | READABLE | WRITABLE
+        return (
+            (READABLE if endpoint.readable() else 0)
+            | (WRITABLE if endpoint.room() > 0 else 0)
+            | (PEER_CLOSED if endpoint.end is End.CLOSED else 0)
+        )
 
     def close(self) -> None:
         if self.process.alive:

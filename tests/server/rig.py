@@ -39,8 +39,10 @@ from mqd.controller.records import (
 from mqd.controller.replay import replay
 from mqd.io.disk import File
 from mqd.io.entropy import RandomEntropy
-from mqd.io.net import HANG_UP, READABLE, WRITABLE, Ready
+from mqd.io.memory import memory_bytes
+from mqd.io.net import HANG_UP, PEER_CLOSED, READABLE, WRITABLE, Ready
 from mqd.log.service import LogService
+from mqd.memory_plan import MemoryPlan
 from mqd.node.publisher import MetadataPublisher
 from mqd.protocol import apis
 from mqd.protocol.batch import iterate_batches
@@ -121,6 +123,8 @@ class MemorySocket:
         events = WRITABLE if self.room else 0
         if self.incoming or self.at_end:
             events |= READABLE
+        if self.at_end:
+            events |= PEER_CLOSED
         return events | (HANG_UP if self.gone else 0)
 
 
@@ -325,7 +329,8 @@ class Rig:
             sasl=self._sasl(entropy),
         )
         self.network = MemoryNetwork()
-        self.server = Server(self.node, self.network)  # type: ignore[arg-type]  # a node made of fakes
+        budget = MemoryPlan.of(self.config, memory_bytes()).connections
+        self.server = Server(self.node, self.network, budget)  # type: ignore[arg-type]  # a node made of fakes
         self.listeners = {CLIENT: MemoryListener(), PEER: MemoryListener()}
         self.changes = 0
 

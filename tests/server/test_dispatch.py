@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from struct import pack
 from types import SimpleNamespace
@@ -20,6 +20,7 @@ from mqd.protocol.hot_produce import decode_produce_request
 from mqd.protocol.primitives import pack_unsigned_varint
 from mqd.protocol.schema import encode_request_header
 from mqd.server.context import CLIENT, PEER
+from mqd.server.slices import SLICE_ROWS, finished_in_slices
 from tests.log.support import batch
 from tests.server.rig import Client, Rig, rig, run_until_idle
 
@@ -27,6 +28,8 @@ PRODUCE = 0
 FETCH = 1
 LIST_OFFSETS = 2
 METADATA = 3
+LIST_OFFSETS = 2
+OFFSET_FETCH = 9
 JOIN_GROUP = 11
 ALTER_PARTITION = 56
 DESCRIBE_CLUSTER = 60
@@ -355,6 +358,36 @@ async def test_concurrent_reading_requests_are_bounded(tmp_path: Path) -> None:
         assert [len(client.responses()) for client in clients] == [1] * len(clients)
 
 
+@pytest.mark.parametrize(
+    ("topics", "at_once"),
+    [
+        (None, READ_AT_ONCE),
+        ([{"name": "t", "partition_indexes": list(range(501))}], READ_AT_ONCE),
+        ([{"name": "t", "partition_indexes": [0]}], READ_AT_ONCE + 3),
+    ],
+    ids=["all offsets", "501 partitions", "one partition"],
+)
+async def test_concurrent_offset_fetches_of_many_rows_are_bounded(
+    tmp_path: Path, topics: list[dict[str, Any]] | None, at_once: int
+) -> None:
+    async with rig(tmp_path) as node:
+        work = Gate()
+
+        async def handle(context: Any, request: Any) -> Mapping[str, Any]:
+            await work.handle(context, request)
+            return {"groups": []}
+
+        replaced(node, OFFSET_FETCH, handle)
+        clients = [await node.connect() for _ in range(READ_AT_ONCE + 3)]
+        for client in clients:
+            client.post("offset_fetch", 8, {"groups": [{"group_id": "g", "topics": topics}]})
+            await run_until_idle()
+        assert work.inside == at_once
+        work.opened.set()
+        await run_until_idle()
+        assert [len(client.responses()) for client in clients] == [1] * len(clients)
+
+
 async def test_work_for_a_connection_ends_when_it_closes(tmp_path: Path) -> None:
     """Also work that waits for its turn: a client that connects and disconnects must not leave work
     behind.
@@ -373,6 +406,75 @@ async def test_work_for_a_connection_ends_when_it_closes(tmp_path: Path) -> None
         late = await node.connect()
         await metadata_requested(late)
         assert len(late.responses()) == 1
+
+
+async def test_a_closed_connection_ends_its_reading_request(tmp_path: Path) -> None:
+    """The client closes while the connection is not read, because a request is in progress."""
+    async with rig(tmp_path) as node:
+        work = Work()
+        replaced(node, DESCRIBE_CLUSTER, work.handle)
+        clients = [await node.connect() for _ in range(READ_AT_ONCE + 3)]
+        for client in clients:
+            await metadata_requested(client)
+        for client in clients:
+            client.half_close()
+        await run_until_idle()
+        assert (work.inside, work.ended) == (READ_AT_ONCE, READ_AT_ONCE)
+        assert all(client.sock.closed for client in clients)
+        late = await node.connect()
+        work.opened.set()
+        await metadata_requested(late)
+        assert len(late.responses()) == 1
+
+
+async def test_a_change_is_carried_out_although_the_client_has_closed(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        work = Work()
+        replaced(node, JOIN_GROUP, work.handle)
+        client = await node.connect()
+        client.post("join_group", 5, {"group_id": "g"})
+        client.half_close()
+        await run_until_idle()
+        assert (work.inside, work.ended, client.sock.closed) == (1, 0, False)
+
+
+async def test_metadata_does_not_wait_for_lookups_by_time(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        lookup, metadata = Gate(), Gate()
+        replaced(node, LIST_OFFSETS, lookup.handle)
+        replaced(node, DESCRIBE_CLUSTER, metadata.handle)
+        for _ in range(READ_AT_ONCE + 1):
+            client = await node.connect()
+            client.post("list_offsets", 1, {"topics": []})
+        await run_until_idle()
+        other = await node.connect()
+        await metadata_requested(other)
+        assert (lookup.inside, metadata.inside) == (READ_AT_ONCE, 1)
+
+
+async def test_long_lookups_give_way_to_waiting_ones(tmp_path: Path, mock_clock: MockClock) -> None:
+    """A request that looks up thousands of times holds its place for a quarter of a second."""
+    async with rig(tmp_path) as node:
+        begun: list[int] = []
+
+        async def handle(context: Any, request: Any) -> Mapping[str, Any]:
+            number = len(begun)
+            begun.append(number)
+
+            def work() -> Generator[int, None, None]:
+                while number < READ_AT_ONCE and len(begun) <= READ_AT_ONCE:
+                    mock_clock.jump(0.1)
+                    yield SLICE_ROWS
+
+            await finished_in_slices(work())
+            return {"topics": []}
+
+        replaced(node, LIST_OFFSETS, handle)
+        clients = [await node.connect() for _ in range(READ_AT_ONCE + 1)]
+        for client in clients:
+            client.post("list_offsets", 1, {"topics": []})
+        await run_until_idle()
+        assert [len(client.responses()) for client in clients] == [1] * len(clients)
 
 
 def large_join(padding: int = 8 * KIB) -> bytes:

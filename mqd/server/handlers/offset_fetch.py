@@ -20,7 +20,7 @@ from typing import Any
 
 from mqd.coordinator.group.offset_fetch import FetchOffsets
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import FETCHED_OFFSETS_MAX
+from mqd.limits import DECODED_AT_ONCE_ROWS, FETCHED_OFFSETS_MAX
 from mqd.protocol.apis.offset_fetch import LAG_TO_LAST_STABLE_OFFSET
 from mqd.security.acls import Operation, ResourceType
 from mqd.server.authorization import is_authorized, split, topic_name_of
@@ -36,6 +36,17 @@ _BY_ID_SINCE = 10
 _GROUP_ERRORS_SINCE = 2
 _UNSTABLE_IS_KNOWN_SINCE = 7
 _RETRIED = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
+
+
+def has_many_rows(request: Any) -> bool:
+    """Whether the request names more than 500 partitions, or asks for all offsets of a group."""
+    groups = request.groups or (request,)  # before version 8 the request names one group
+    wanted = 0
+    for group in groups:
+        if group.topics is None:
+            return True
+        wanted += sum(len(topic.partition_indexes) for topic in group.topics)
+    return wanted > DECODED_AT_ONCE_ROWS
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
