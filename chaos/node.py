@@ -295,7 +295,8 @@ class Node(Process):
         return command
 
     def is_ready(self) -> bool:
-        return f"mqd node {self.node_id} ready on {self.address}\n" in self.stderr()
+        ready = f"mqd node {self.node_id} ready on {self.address}"
+        return any(ready + end in self.stderr() for end in ("\n", ", "))
 
 
 class KafkaNode(Process):

@@ -128,6 +128,12 @@ def _add_dev(commands: _SubParsersAction[ArgumentParser]) -> None:
         metavar="DIR",
         help="directory for the peers file and the data of every node [default: ./data]",
     )
+    command.add_argument(
+        "--secure",
+        action="store_true",
+        help="create a cluster with TLS, a login (SCRAM) and ACLs, also between its nodes. A "
+        "cluster that exists keeps what it has",
+    )
     _add_settings(command)
     command.set_defaults(run=_dev)
 
@@ -373,7 +379,9 @@ def _dev(options: Namespace) -> int:
     from mqd import dev
 
     return dev.run(
-        dev.DevOptions(options.nodes, options.port, Path(options.data), dict(options.settings))
+        dev.DevOptions(
+            options.nodes, options.port, Path(options.data), dict(options.settings), options.secure
+        )
     )
 
 

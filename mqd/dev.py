@@ -40,6 +40,8 @@ from mqd.peers import PeerNode, Peers, format_peers, load_peers
 
 LOOPBACK = "127.0.0.1"
 SECRET_NAME = "cluster-secret"
+SECURE = "secure"
+"""The folder of a secure cluster, as in dev_security.py, which is imported only for one."""
 FIRST_PORT = 9092
 PORT_STEP = 10
 PORT_BLOCKS_TRIED = 100
@@ -64,6 +66,8 @@ class DevOptions:
     port: int | None
     data_directory: Path
     settings: Mapping[str, str] = field(default_factory=dict)
+    secure: bool = False
+    """Whether a new cluster gets TLS, a login and ACLs. A cluster keeps what it has."""
 
 
 def run(options: DevOptions) -> int:
@@ -79,6 +83,10 @@ def run(options: DevOptions) -> int:
         ) from None
     with _locked(options.data_directory):
         peers = prepare_peers(options)
+        if options.secure or is_secure(options.data_directory):
+            from mqd import dev_security
+
+            dev_security.prepare(options.data_directory, peers)
         return _Supervisor(options, peers).run()
 
 
@@ -127,9 +135,16 @@ def start_command(options: DevOptions, peers: Peers, node_id: int) -> list[str]:
         str(node_id),
     ]
     command += ["--data", str(options.data_directory / f"node-{node_id}")]
+    if is_secure(options.data_directory):
+        command += ["--config", str(options.data_directory / SECURE / f"node-{node_id}.properties")]
     for key, value in options.settings.items():
         command += ["-o", f"{key}={value}"]
     return command
+
+
+def is_secure(data_directory: Path) -> bool:
+    """Whether the cluster of this directory was created with --secure."""
+    return (data_directory / SECURE).is_dir()
 
 
 def new_cluster_id() -> str:
@@ -395,18 +410,32 @@ def guide(peers: Peers, data_directory: Path) -> str:
         f"{node.advertised_host}:{node.advertised_port}" for node in peers.nodes.values()
     )
     mqctl = f"{_command('mqctl')} -b {servers}"
+    kcat = f"kcat -b {servers}"
     python = _command(Path(sys.executable).name)
     config = f'"bootstrap.servers": "{servers}"'
     nodes = f"{len(peers.nodes)} node(s) ready on {servers}"
+    login = ""
+    if is_secure(data_directory):
+        folder = shlex.quote(str(data_directory / SECURE))
+        mqctl = f"{mqctl} --command-config {folder}/admin.properties"
+        options = _librdkafka_options(data_directory)
+        kcat += "".join(f" -X {key}={shlex.quote(value)}" for key, value in options.items())
+        kcat += f' -X sasl.password="$(cat {folder}/admin.password)"'
+        config += "".join(f', "{key}": "{value}"' for key, value in options.items())
+        config += f', "sasl.password": open("{folder}/admin.password").read().strip()'
+        login = (
+            "\n  TLS, SASL and ACLs are on. The super user is admin, and its password is in "
+            f"{folder}/admin.properties.\n"
+        )
     return f"""
 mqd {__version__}: {nodes}, data in {data_directory} (Ctrl-C stops)
-
+{login}
   mqctl            {mqctl} topic create demo
                    echo hello | {mqctl} produce demo
                    {mqctl} consume demo --exit-at-end
 
-  kcat             echo hello | kcat -b {servers} -t demo -P
-                   kcat -b {servers} -t demo -C -o beginning -e
+  kcat             echo hello | {kcat} -t demo -P
+                   {kcat} -t demo -C -o beginning -e
 
   confluent-kafka  {python} -c 'from confluent_kafka import Producer
 p = Producer({{{config}}}); p.produce("demo", b"hello"); p.flush()'
@@ -414,6 +443,15 @@ p = Producer({{{config}}}); p.produce("demo", b"hello"); p.flush()'
 c = Consumer({{{config}, "group.id": "g", "enable.auto.commit": False}})
 c.assign([TopicPartition("demo", 0, 0)]); print(c.poll(10).value()); c.close()'
 """
+
+
+def _librdkafka_options(data_directory: Path) -> dict[str, str]:
+    return {
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": str(data_directory / SECURE / "ca.pem"),
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.username": "admin",
+    }
 
 
 def _command(name: str) -> str:

@@ -36,6 +36,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"node"}),
     frozenset({"daemon"}),
     frozenset({"testing"}),
+    frozenset({"dev_security"}),
     frozenset({"dev"}),
     frozenset({"__main__"}),
 )
@@ -100,6 +101,7 @@ SHELL_FOLDERS = (
 SHELLS = frozenset(
     {
         *("mqd/__main__.py", "mqd/daemon.py", "mqd/dev.py", "mqd/logs.py"),
+        "mqd/dev_security.py",
         *("mqd/controller/channel.py", "mqd/controller/lifecycle.py"),
         *("mqd/controller/operations.py", "mqd/controller/producer_id_manager.py"),
         *("mqd/controller/replica_reports.py", "mqd/controller/session_watch.py"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -68,7 +69,7 @@ def quorum(settings: Settings) -> None:
             found = await Admin(client, timeout_s=limit_s).describe_quorum()
         return found
 
-    found = run_timed(Settings(settings.bootstrap, settings.output, limit_s), work)
+    found = run_timed(replace(settings, timeout_s=limit_s), work)
     leader = next((each for each in found.voters if each.node_id == found.leader_id), None)
     now_ms = leader.last_caught_up_ms if leader is not None else -1
     rows = [
@@ -145,7 +146,7 @@ def health(settings: Settings) -> None:
     from mqctl.diagnosis import diagnose
 
     limit_s = min(settings.timeout_s, REQUEST_SECONDS)
-    limited = Settings(settings.bootstrap, settings.output, limit_s)
+    limited = replace(settings, timeout_s=limit_s)
     try:
         observed = run(limited, lambda client: observe(client, limit_s))
     except Failure as failure:
