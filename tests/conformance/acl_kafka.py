@@ -103,33 +103,40 @@ class SaslConnection:
         return bytes(data)
 
 
-@contextmanager
-def kafka(users: list[str], port: int) -> Iterator[int]:
-    """A node of Apache Kafka with an authorizer, on this port and the next."""
+def options(users: list[str]) -> tuple[str, ...]:
+    """Those of any broker with an authorizer, and these users besides `admin`."""
     jaas = "org.apache.kafka.common.security.plain.PlainLoginModule required"
     passwords = " ".join(f'user_{user}="{PASSWORD}"' for user in ("admin", *users))
     name = "listener.name.sasl_plaintext.plain.sasl.jaas.config"
-    options = [
+    return (
+        "sasl.enabled.mechanisms=PLAIN",
+        f'{name}={jaas} username="admin" password="{PASSWORD}" {passwords};',
+        "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users=User:admin;User:ANONYMOUS",
+    )
+
+
+@contextmanager
+def kafka(users: list[str], port: int) -> Iterator[int]:
+    """A node of Apache Kafka with an authorizer, on this port and the next."""
+    started_with = [
         f"listeners=SASL_PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{port + 1}",
         f"advertised.listeners=SASL_PLAINTEXT://127.0.0.1:{port}",
         "listener.security.protocol.map=SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
         "inter.broker.listener.name=SASL_PLAINTEXT",
         "sasl.mechanism.inter.broker.protocol=PLAIN",
-        "sasl.enabled.mechanisms=PLAIN",
-        f'{name}={jaas} username="admin" password="{PASSWORD}" {passwords};',
-        "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users=User:admin;User:ANONYMOUS",
+        *options(users),
     ]
     with tempfile.TemporaryDirectory() as folder:
         try:
-            subprocess.run([SCRIPT, "start", "1", str(port), folder, *options], check=True)
+            subprocess.run([SCRIPT, "start", "1", str(port), folder, *started_with], check=True)
             yield port
         finally:
             subprocess.run([SCRIPT, "stop", folder], check=True)
 
 
-def free_port() -> int:
-    """A free port whose successor is free, too."""
+def free_ports() -> int:
+    """A free port whose successor is free, too: the first of the two."""
     while True:
         with socket.socket() as one, socket.socket() as other:
             one.bind(("127.0.0.1", 0))
@@ -184,15 +191,15 @@ async def _until_acls_apply(asked: list[Case], port: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rewrite", action="store_true", help="write the files of tests/golden")
-    options = parser.parse_args()
+    given = parser.parse_args()
     asked = cases()
     begun = time.monotonic()
-    with kafka([case.user for case in asked], free_port()) as port:
+    with kafka([case.user for case in asked], free_ports()) as port:
         found = answers_of(asked, port)
     print(f"{len(asked)} cases in {time.monotonic() - begun:.1f} s")
     for scenario in ALL:
         text, file = as_text(scenario, found[scenario.title]), file_of(scenario)
-        if options.rewrite:
+        if given.rewrite:
             file.parent.mkdir(exist_ok=True)
             file.write_text(text, encoding="utf-8")
         elif not file.exists() or file.read_text(encoding="utf-8") != text:

@@ -1,23 +1,54 @@
-"""The recorded responses of the ACL matrix are those of a running Apache Kafka.
+"""The ACL matrix with logins, over sockets: the recorded responses are those of a running Apache
+Kafka (`--kind kafka`), and those of a node of mqd.
 
-`tests/server/test_acl_matrix.py` compares mqd with the same files.
+`tests/server/test_acl_matrix.py` compares mqd with the same files, without logins.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 import pytest
 
+from chaos.node import Node, free_port
 from tests.server.acl_matrix import ALL, as_text, cases, file_of
 
-from .acl_kafka import answers_of, free_port, kafka
+from .acl_kafka import answers_of, free_ports, kafka, options
+
+
+class SaslNode(Node):
+    """Its line at the start names the protocol."""
+
+    def is_ready(self) -> bool:
+        return f"mqd node {self.node_id} ready on " in self.stderr()
+
+
+@contextmanager
+def mqd(users: list[str], directory: Path) -> Iterator[int]:
+    port = free_port()
+    listeners = (
+        f"listeners=SASL_PLAINTEXT://127.0.0.1:{port}",
+        f"advertised.listeners=SASL_PLAINTEXT://127.0.0.1:{port}",
+    )
+    quick = ("group.initial.rebalance.delay.ms=0", "offsets.topic.num.partitions=1")
+    node = SaslNode(directory, (*listeners, *quick, *options(users)), port=port)
+    node.start()
+    try:
+        yield port
+    finally:
+        node.kill()
 
 
 @pytest.mark.timeout(180)
-def test_the_recorded_responses_are_those_of_apache_kafka(request: pytest.FixtureRequest) -> None:
-    if request.config.getoption("--kind") != "kafka":
-        pytest.skip("compares Apache Kafka only: use --kind kafka")
+def test_responses_to_users_are_those_of_apache_kafka(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     asked = cases()
-    with kafka([case.user for case in asked], free_port()) as port:
+    users = [case.user for case in asked]
+    is_kafka = request.config.getoption("--kind") == "kafka"
+    with kafka(users, free_ports()) if is_kafka else mqd(users, tmp_path) as port:
         answers = answers_of(asked, port)
     differences = [
         scenario.title
