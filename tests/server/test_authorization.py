@@ -30,6 +30,7 @@ OPTIONS = {
     "group.initial.rebalance.delay.ms": "0",
     "default.replication.factor": "3",
     "min.insync.replicas": "1",
+    "transaction.two.phase.commit.enable": "true",
 }
 EFFECT_SECONDS_MAX = 5.0
 DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -147,6 +148,66 @@ async def test_a_change_of_acls_applies_on_every_node_within_seconds() -> None:
         await admin("DeleteAcls", 3, filters=revoke())
         for user in users:
             assert await until(described(user), DENIED) < EFFECT_SECONDS_MAX
+
+
+@simulated(seed=6)
+async def test_each_node_checks_what_it_forwards() -> None:
+    """The controller does not know the client: the node that got the request checks it."""
+    async with secured(3) as (cluster, admin, _):
+        users = [await connect(cluster, node, ALICE) for node in (1, 2, 3)]
+
+        async def create(user: Client, name: str) -> int:
+            topic = {
+                "name": name,
+                "num_partitions": 1,
+                "replication_factor": 1,
+                "assignments": [],
+                "configs": [],
+            }
+            found = await user("CreateTopics", 7, topics=[topic], timeout_ms=30_000)
+            return int(found["topics"][0]["error_code"])
+
+        assert [await create(user, "new") for user in users] == [DENIED] * 3
+        assert "new" not in cluster.daemon(1).machine.image.topics
+        await admin("CreateAcls", 3, creations=grant("CREATE", name="new"))
+        for user in users:
+
+            async def is_allowed(user: Client = user) -> bool:
+                return await create(user, "new") in (0, ErrorCode.TOPIC_ALREADY_EXISTS)
+
+            await until(is_allowed, True)
+
+
+@simulated(seed=7)
+async def test_two_phase_commit_needs_its_own_operation() -> None:
+    async with secured(1) as (cluster, admin, _):
+        user = await connect(cluster, 1, ALICE)
+
+        async def codes() -> list[int]:
+            found = []
+            for enabled in (False, True):
+                response = await user(
+                    "InitProducerId",
+                    6,
+                    transactional_id="tx",
+                    transaction_timeout_ms=60_000,
+                    enable_2_pc=enabled,
+                )
+                found.append(int(response["error_code"]))
+            return found
+
+        denied = int(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        assert await codes() == [denied, denied]
+        await admin("CreateAcls", 3, creations=grant("WRITE", resource_type=5, name="tx"))
+
+        async def only_without() -> bool:
+            await user("FindCoordinator", 3, key="tx", key_type=1)
+            return await codes() == [0, denied]
+
+        await until(only_without, True)
+        added = grant("TWO_PHASE_COMMIT", resource_type=5, name="tx")
+        await admin("CreateAcls", 3, creations=added)
+        await until(codes, [0, 0])
 
 
 @simulated(seed=4)
