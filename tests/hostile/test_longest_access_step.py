@@ -1,0 +1,164 @@
+"""The longest steps of the largest allowed requests about ACLs, users and quotas, in a cluster that
+has many of them. Larger requests are refused: test_longest_turn.py has those.
+
+`-s` prints the times: CPU time of the event loop. A step above the bound has three tries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+from uuid import UUID
+
+import pytest
+import trio
+
+from mqd.limits import (
+    ACL_FILTERS_MAX,
+    ACLS_CREATED_MAX,
+    ACLS_DELETED_MAX,
+    QUOTA_CHANGES_MAX,
+    QUOTA_ENTITIES_MAX,
+    SCRAM_USERS_MAX,
+)
+from mqd.protocol.apis import by_name
+from mqd.protocol.request_header import RequestHeader
+from mqd.security.acls import Acl, Operation, PatternType, Permission, ResourceType
+from mqd.security.authorizer import Authorizer
+from mqd.security.scram_credentials import ScramCredential, ScramMechanism
+from mqd.server.context import PEER, Context
+from tests.hostile.steps import Steps
+from tests.server.handlers.node import FakeNode, running_node
+
+SECONDS_MAX = 0.05
+TRIES = 3
+ACLS, USERS = 50_000, 20_000
+
+pytestmark = [pytest.mark.slow]
+
+
+def acl(name: str) -> Acl:
+    return Acl(
+        ResourceType.TOPIC,
+        name,
+        PatternType.LITERAL,
+        "User:alice",
+        "*",
+        Operation.READ,
+        Permission.ALLOW,
+    )
+
+
+def creation(name: str) -> dict[str, Any]:
+    return {
+        "resource_type": 2,
+        "resource_name": name,
+        "principal": "User:bob",
+        "host": "*",
+        "operation": 3,
+        "permission_type": 3,
+    }
+
+
+def matching(name: str | None) -> dict[str, Any]:
+    return {
+        "resource_type_filter": 1,
+        "resource_name_filter": name,
+        "pattern_type_filter": 1,
+        "principal_filter": None,
+        "host_filter": None,
+        "operation": 1,
+        "permission_type": 1,
+    }
+
+
+def upsertion(name: str) -> dict[str, Any]:
+    secrets = {"salt": b"s" * 32, "salted_password": b"p" * 64}
+    return {"name": name, "mechanism": 2, "iterations": 4096} | secrets
+
+
+def entry(name: str) -> dict[str, Any]:
+    keys = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
+    return {
+        "entity": [{"entity_type": "user", "entity_name": name}],
+        "ops": [{"key": key, "value": float(len(name)), "remove": False} for key in keys],
+    }
+
+
+QUOTA_ROWS = min(QUOTA_ENTITIES_MAX, QUOTA_CHANGES_MAX // 4)
+REQUESTS: Mapping[str, Callable[[int], dict[str, Any]]] = {
+    "create_acls": lambda n: {
+        "creations": [creation(f"new-{n}-{row}") for row in range(ACLS_CREATED_MAX)]
+    },
+    "describe_acls": lambda n: matching(None),
+    "delete_acls": lambda n: {
+        "filters": [matching(f"t{n * ACL_FILTERS_MAX + row}") for row in range(20)]
+    },
+    "alter_user_scram_credentials": lambda n: {
+        "upsertions": [upsertion(f"new-{n}-{row}") for row in range(SCRAM_USERS_MAX)]
+    },
+    "describe_user_scram_credentials": lambda n: {"users": None},
+    "alter_client_quotas": lambda n: {
+        "entries": [entry(f"{n}-{row}") for row in range(QUOTA_ROWS)]
+    },
+    "describe_client_quotas": lambda n: {"components": [], "strict": False},
+}
+
+
+def fill(node: FakeNode) -> None:
+    image = node.image
+    for number in range(ACLS):
+        image.insert_acl(UUID(int=number), acl(f"t{number}"))
+    for number in range(USERS):
+        user = f"u{number}"
+        credential = ScramCredential(4096, b"s" * 16, b"k" * 32, b"v" * 32)
+        image.scram_credentials[user, ScramMechanism.SHA_256] = credential
+        image.client_quotas[(("user", user),)] = {"producer_byte_rate": 1.0}
+
+
+@pytest.mark.parametrize("api", REQUESTS)
+async def test_a_request(api: str) -> None:
+    async with running_node() as node:
+        fill(node)
+        await measure(node, api, REQUESTS[api])
+
+
+async def test_a_filter_that_matches_the_maximum() -> None:
+    async with running_node() as node:
+        for number in range(ACLS_DELETED_MAX):
+            node.image.insert_acl(UUID(int=number), acl(f"t{number}"))
+        await measure(node, "delete_acls", lambda n: {"filters": [matching(None)]})
+        assert not node.image.acls
+
+
+async def measure(node: FakeNode, api_name: str, request: Callable[[int], dict[str, Any]]) -> None:
+    """The longest step of the best try is short enough."""
+    node.authorizer = Authorizer(enforces=True)
+    api = by_name(api_name)
+    version = api.versions[1]
+    handler = import_module(f"mqd.server.handlers.{api_name}")
+    header = RequestHeader(api.key, version, 7, "test", 0)
+    steps = Steps()
+    trio.lowlevel.add_instrument(steps)
+    tried = []
+
+    async def handle(decoded: Any) -> None:
+        context = Context(node=as_node, header=header, listener=PEER, peer="test", now=0.0)
+        response = await handler.handle(context, decoded)
+        rows = next(value for value in response.values() if isinstance(value, list))
+        assert rows and not any(row.get("error_code") for row in (response, *rows))
+
+    as_node: Any = node
+    for attempt in range(TRIES):
+        decoded = api.decode_request(version, api.encode_request(version, request(attempt)))
+        steps.begin()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(handle, decoded)
+        tried.append((steps.longest, steps.of))
+        if steps.longest < SECONDS_MAX:
+            break
+    trio.lowlevel.remove_instrument(steps)
+    longest, of = min(tried)
+    print(f"{api_name}: {1000 * longest:.1f} ms in {of}")
+    assert longest < SECONDS_MAX
