@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-BEFORE = "f470fd6258fd33e185027e613d9ebb1dd3faf56e"
-"""The previous release: the last commit that supports only metadata version 1."""
+BEFORE = "94dec95df604f69dd1f1f487e55eb071dd87296c"
+"""The previous release: the last commit that supports only metadata versions 1 and 2."""
 HERE = Path(__file__).resolve().parent.parent
 
 

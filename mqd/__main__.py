@@ -413,13 +413,13 @@ def _force_voters(options: Namespace) -> int:
 
 def _add_user(options: Namespace) -> int:
     from pathlib import Path
-    from uuid import uuid4
+    from secrets import randbits
 
     from mqd.io.disk import OsDisk
     from mqd.logs import write_line
     from mqd.node.first_users import add_first_user
     from mqd.options import StartError
-    from mqd.security.scram import BY_NAME, check_iterations
+    from mqd.security.scram import BY_NAME, NONCE_BITS, check_iterations, text_of_bits
 
     try:
         check_iterations(options.iterations)
@@ -434,7 +434,8 @@ def _add_user(options: Namespace) -> int:
         _new_password(options.user, options.password_file),
         mechanism=BY_NAME[options.mechanism],
         iterations=options.iterations,
-        salt=uuid4(),
+        # as those that mqctl makes, and those of unknown users
+        salt=text_of_bits(randbits(NONCE_BITS)).encode(),
     )
     write_line(
         f"Added user '{options.user}' for {options.mechanism}. The first start of the new cluster "

@@ -66,6 +66,8 @@ class Register:
     """Its listeners, if they are not one PLAINTEXT. `host` and `port` are those of the first."""
     first_users: tuple[SetScramCredential, ...] = ()
     """Users that its operator has set before its first start (node/first_users.py)."""
+    metadata_version_max: int = versions.NEWEST
+    """The newest `mqd.metadata.version` that it supports. Releases before version 3 report 0."""
 
 
 def decide_register(
@@ -75,7 +77,8 @@ def decide_register(
     nothing.
 
     The first registration of all gives an empty log its cluster id. Raises INCONSISTENT_CLUSTER_ID
-    for a node of another cluster, INVALID_REGISTRATION for a host name or a rack that is too long.
+    for a node of another cluster, UNSUPPORTED_VERSION for one whose release cannot read the
+    metadata, INVALID_REGISTRATION for a host name or a rack that is too long.
     The peers file bounds the number of brokers, so the bound on the metadata does not apply.
     """
     texts = [("host name", op.host), ("rack", op.rack or "")]
@@ -92,6 +95,14 @@ def decide_register(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
             f"The cluster id is {image.cluster_id!r}, but broker {op.node_id} has "
             f"{op.cluster_id!r}.",
+        )
+    finalized = image.features.get(versions.FEATURE, 0)
+    # The handshake keeps out nodes that support only version 1.
+    if versions.allows_security(finalized) and op.metadata_version_max < finalized:
+        raise MqError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"Unable to register broker {op.node_id}: its release does not support the finalized "
+            f"version {finalized} of {versions.FEATURE}. Upgrade it.",
         )
     formatting = () if image.cluster_id else (FormatCluster(op.cluster_id, FEATURES),)
     record = RegisterBroker(op.node_id, op.incarnation, op.host, op.port, op.rack)

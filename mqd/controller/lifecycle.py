@@ -212,6 +212,7 @@ class BrokerLifecycle:
             "rack": address.rack,
             "previous_broker_epoch": previous,
             "disk_serial": self.disk_serial_found,
+            "metadata_version_max": versions.NEWEST,
             "first_users": [
                 {
                     "name": each.user,

@@ -20,6 +20,7 @@ from mqd.controller.sessions import Sessions
 from mqd.controller.sweeps import ReviewPartitions
 from mqd.errors import ErrorCode, MqError
 from mqd.io.clock import Clock
+from mqd.raft import versions
 from mqd.raft.machine import NotLeader, OutcomeUnknown
 from mqd.types import NodeId
 
@@ -103,7 +104,7 @@ class SessionWatch:
         decision = decide_heartbeat(self._operations.image, op, self._operations.options())
         self._sessions.touch(op.node_id, now)
         self._operations.partitions_max[op.node_id] = op.partitions_max
-        self._operations.metadata_versions_max[op.node_id] = op.metadata_version_max
+        self._note_release(op)
         reply = decision.reply if not decision.records else await self._operations.submit(op)
         assert isinstance(reply, HeartbeatReply)
         return reply._replace(metadata_index=self._operations.image.index)
@@ -168,6 +169,19 @@ class SessionWatch:
                         - self._clock.monotonic(),
                     ),
                 )
+
+    def _note_release(self, op: Heartbeat) -> None:
+        """Remember which metadata version a broker supports. Log an earlier release once."""
+        known = self._operations.metadata_versions_max
+        newest = op.metadata_version_max
+        if newest < versions.NEWEST and known.get(op.node_id, versions.NEWEST) != newest:
+            logger.info(
+                "a node runs an earlier release node=%d remedy=upgrade it, then finalize %s=%d",
+                op.node_id,
+                versions.FEATURE,
+                versions.NEWEST,
+            )
+        known[op.node_id] = newest
 
     def _expire_gone(self, now: float) -> None:
         """Expire the sessions of nodes whose process has ended within the last session, under their

@@ -14,7 +14,6 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
-from uuid import UUID
 
 from mqd.config import StartError
 from mqd.controller.image import MetadataImage
@@ -85,7 +84,7 @@ def add_first_user(
     *,
     mechanism: ScramMechanism,
     iterations: int,
-    salt: UUID,
+    salt: bytes,
 ) -> None:
     """Add a user to the file of a data directory, or replace it there.
 
@@ -107,7 +106,7 @@ def add_first_user(
             )
         path = data_directory / NAME
         users = load_first_users(disk, path)
-        users[user, mechanism] = new_credential(mechanism, password, salt.bytes, iterations)
+        users[user, mechanism] = new_credential(mechanism, password, salt, iterations)
         if len(users) > USERS_MAX:
             raise StartError(
                 f"{path} has {USERS_MAX} users, which is the maximum. {_with_mqctl(user)}"

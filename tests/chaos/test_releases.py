@@ -13,10 +13,6 @@ def test_a_clone_without_the_commit_names_the_remedy(tmp_path: Path) -> None:
     assert not (tmp_path / "old").exists()
 
 
-def test_the_previous_release_supports_only_version_1(tmp_path: Path) -> None:
+def test_the_previous_release_has_metadata_version_2(tmp_path: Path) -> None:
     if unpack(BEFORE, tmp_path / "old") is None:
-        assert not (tmp_path / "old/mqd/raft/versions.py").exists()
-        assert (
-            '("mqd.metadata.version", 1)'
-            in (tmp_path / "old/mqd/controller/brokers.py").read_text()
-        )
+        assert "NEWEST = 2" in (tmp_path / "old/mqd/raft/versions.py").read_text()

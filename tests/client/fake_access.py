@@ -4,12 +4,14 @@ on a metadata image of their own.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from types import SimpleNamespace
 from typing import Any
 
 from mqd.controller.operations import DECIDE
 from mqd.errors import MqError
 from mqd.io.entropy import RandomEntropy
+from mqd.protocol.slices import all_slices
 from mqd.security.authorizer import Authorizer
 from mqd.server.context import PEER
 from mqd.server.handlers import (
@@ -57,4 +59,5 @@ class FakeAccess:
         try:
             return await handler.handle(SimpleNamespace(node=node, listener=PEER), request)
         except MqError as error:
-            return handler.failed(request, error)
+            response = handler.failed(request, error)
+            return all_slices(response) if isinstance(response, Generator) else response

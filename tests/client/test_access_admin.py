@@ -80,7 +80,7 @@ async def test_users(nursery: trio.Nursery) -> None:
         assert await admin.alter_user_scram_credentials(alterations) == {"bob": None, "alice": None}
         stored = cluster.access.replica.image.scram_credentials["alice", SHA_256]
         keys = derive_keys(SHA_256, "pencil", stored.salt, stored.iterations)
-        assert stored.stored_key == keys.stored_key and len(stored.salt) == 32
+        assert stored.stored_key == keys.stored_key
         assert await admin.describe_user_scram_credentials() == {
             "alice": [(SHA_256, 4096)],
             "bob": [(SHA_512, 8192)],

@@ -45,6 +45,23 @@ def register(replica: Replica, incarnation: int, cluster: str = CLUSTER) -> None
     replica.run(decide_register, Register(ONE, cluster, UUID(int=incarnation), "h", 9092, "r"))
 
 
+@pytest.mark.parametrize(
+    ("finalized", "supported", "joins"), [(3, 0, False), (3, 3, True), (2, 0, True)]
+)
+def test_a_release_that_cannot_read_the_metadata_is_kept_out(
+    finalized: int, supported: int, joins: bool
+) -> None:
+    replica = with_brokers(1)
+    replica.image.features["mqd.metadata.version"] = finalized
+    op = Register(TWO, CLUSTER, UUID(int=7), "h", 9092, None, metadata_version_max=supported)
+    if joins:
+        replica.run(decide_register, op)
+    else:
+        with pytest.raises(MqError, match="does not support the finalized version 3"):
+            replica.run(decide_register, op)
+    assert (TWO in replica.image.brokers) == joins
+
+
 def test_the_first_registration_formats_the_log() -> None:
     replica = Replica()
     register(replica, 1)

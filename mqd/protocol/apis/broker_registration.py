@@ -66,6 +66,8 @@ REQUEST = message(
         since=3,
         tag=10_002,
     ),
+    # the newest mqd.metadata.version that it supports
+    field("metadata_version_max", INT16, since=3, tag=10_003, default=0),
 )
 
 RESPONSE = message(

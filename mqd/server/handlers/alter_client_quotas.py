@@ -6,7 +6,7 @@ v1 flexible. If an entity names a type twice, the last name counts, as in Apache
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
 from mqd.controller.client_quotas import (
@@ -64,10 +64,10 @@ def _row(result: QuotasAltered) -> dict[str, Any]:
     }
 
 
-def failed(request: Any, error: MqError) -> dict[str, Any]:
-    entities = dict.fromkeys(map(_entity_of, request.entries))
-    return {
-        "entries": [
-            _row(QuotasAltered(entity, error.code, error.message or None)) for entity in entities
-        ]
-    }
+def failed(request: Any, error: MqError) -> Generator[int, None, dict[str, Any]]:
+    rows: dict[QuotaEntity, dict[str, Any]] = {}
+    for entry in request.entries:
+        entity = _entity_of(entry)
+        rows[entity] = _row(QuotasAltered(entity, error.code, error.message or None))
+        yield 1 + len(entry.entity)
+    return {"entries": list(rows.values())}

@@ -6,7 +6,7 @@ Secrets are copied out of the receive buffer at once, and never logged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
 from mqd.controller.metadata_version import check_security_allowed
@@ -64,11 +64,13 @@ def handle(context: Context, request: Any) -> Any:
     return at_controller(context, request, here, DEFAULT_TIMEOUT_MS)
 
 
-def failed(request: Any, error: MqError) -> dict[str, Any]:
-    users = dict.fromkeys(row.name for row in (*request.deletions, *request.upsertions))
-    return {
-        "results": [
-            {"user": user, "error_code": error.code, "error_message": error.message or None}
-            for user in users
-        ]
-    }
+def failed(request: Any, error: MqError) -> Generator[int, None, dict[str, Any]]:
+    rows = {}
+    for row in (*request.deletions, *request.upsertions):
+        rows[row.name] = {
+            "user": row.name,
+            "error_code": error.code,
+            "error_message": error.message or None,
+        }
+        yield 1
+    return {"results": list(rows.values())}

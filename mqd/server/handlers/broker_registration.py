@@ -66,6 +66,7 @@ async def handle(context: Context, request: Any) -> dict[str, Any]:
             )
             for user in request.first_users
         ),
+        request.metadata_version_max,
     )
     return {
         "error_code": ErrorCode.NONE,
