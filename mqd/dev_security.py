@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from secrets import token_urlsafe
-from uuid import uuid4
+from secrets import randbits, token_urlsafe
 
 from mqd.io.certificates import (
     CA_CERTIFICATE,
@@ -30,7 +29,7 @@ from mqd.io.disk import OsDisk
 from mqd.node.first_users import add_first_user
 from mqd.options import StartError
 from mqd.peers import PeerNode, Peers
-from mqd.security.scram import BY_NAME
+from mqd.security.scram import BY_NAME, NONCE_BITS, text_of_bits
 
 FOLDER = "secure"
 ADMIN = "admin"
@@ -75,7 +74,9 @@ def prepare(data_directory: Path, peers: Peers) -> None:
 
 def _add_admin(data_directory: Path, peers: Peers, password: str) -> None:
     """Raises StartError if the cluster exists already, without security."""
-    salt = uuid4()  # the same user on each node: whichever registers first adds it
+    salt = text_of_bits(
+        randbits(NONCE_BITS)
+    ).encode()  # the same user on each node: whichever registers first adds it
     for node_id in peers.nodes:
         add_first_user(
             OsDisk(),
