@@ -253,12 +253,12 @@ class TlsSocket(LayeredSocket):
             break
         self._queue_outgoing()
         self.flush()
-        self.is_established = True
         if self._acceptor.principal_of is not None:
             try:
                 self.principal = self._acceptor.principal_of(self.certificate)
             except ValueError as error:
                 raise TlsFailed(str(error)) from None
+        self.is_established = True
         self.on_established()
 
     def _choose(self) -> None:
@@ -270,6 +270,7 @@ class TlsSocket(LayeredSocket):
             self.is_established = True
             self._is_plain = True
             self.receive_into, self.send = inner.receive_into, inner.send
+            self.on_established()
 
     def _failed(self, error: ssl.SSLError) -> TlsFailed:
         """The cause and the remedy. Sends the alert that OpenSSL has for the client."""

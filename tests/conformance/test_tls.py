@@ -130,7 +130,7 @@ def test_confluent_kafka_produces_and_consumes(
     consumer = Consumer({**options, "group.id": topic, "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
     try:
-        found: list[bytes] = []
+        found: list[bytes | None] = []
         deadline = time.monotonic() + 20
         while len(found) < len(values) and time.monotonic() < deadline:
             found += [message.value() for message in consumer.consume(10, 0.5)]

@@ -1,0 +1,71 @@
+"""A whole node with two listeners, and the client over TLS."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chaos.node import free_port
+from mqd.client import (
+    InvalidValue,
+    NewTopic,
+    PeerUnreachable,
+    Security,
+    TlsHandshakeFailed,
+    TopicPartition,
+    connect,
+    open_consumer,
+    open_producer,
+)
+from mqd.client.admin import Admin
+from mqd.client.errors import ConnectionBroken
+from tests.nodes import node, one_node_peers
+from tests.tls_files import texts, write_texts
+
+SECURE = Security(protocol="SSL", ca=texts().ca)
+
+
+async def test_each_listener_answers_with_its_own_address(tmp_path: Path) -> None:
+    files = write_texts(tmp_path)
+    peers = one_node_peers()
+    plain, secure = peers.nodes[1].port, free_port()
+    options = {
+        "listeners": f"IN://127.0.0.1:{plain},OUT://127.0.0.1:{secure}",
+        "advertised.listeners": f"OUT://localhost:{secure}",
+        "listener.security.protocol.map": "IN:PLAINTEXT,OUT:SSL",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(files["node"]),
+        "auto.create.topics.enable": "false",
+    }
+    async with node(tmp_path / "data", peers=peers, options=options):
+        async with connect(f"127.0.0.1:{secure}", security=SECURE) as client:
+            assert [one.address for one in client.view.brokers.values()] == [("localhost", secure)]
+            await Admin(client).create_topics([NewTopic("t", 1)])
+            values = [bytes([n]) * 400_000 for n in range(8)]
+            async with open_producer(client) as producer:
+                for value in values:
+                    await producer.send("t", value, partition=0)
+            found: list[bytes | None] = []
+            async with open_consumer(client, {TopicPartition("t", 0): "beginning"}) as consumer:
+                async for batch in consumer:
+                    found += [record.value for record in batch.records]
+                    if len(found) >= len(values):
+                        break
+            assert found == values
+        async with connect(f"127.0.0.1:{plain}") as client:
+            assert [one.address for one in client.view.brokers.values()] == [("127.0.0.1", plain)]
+        with pytest.raises(ConnectionBroken, match="the listener requires TLS"):
+            async with connect(f"127.0.0.1:{secure}"):
+                pass
+        with pytest.raises(TlsHandshakeFailed, match="closed the connection during the TLS"):
+            async with connect(f"127.0.0.1:{plain}", security=SECURE):
+                pass
+        with pytest.raises(PeerUnreachable, match="is not trusted") as untrusted:
+            security = Security(protocol="SSL", ca=files["other_ca"])
+            async with connect(f"127.0.0.1:{secure}", security=security):
+                pass
+        assert "ssl.truststore.location" in untrusted.value.remedy
+        with pytest.raises(InvalidValue, match="cannot be read"):
+            async with connect(f"127.0.0.1:{secure}", security=Security(protocol="SSL", ca="no")):
+                pass
