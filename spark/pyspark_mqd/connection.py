@@ -11,10 +11,11 @@ import logging
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from mqd.client.errors import ClientError
+from mqd.client.client_properties import is_security_key, security_of
+from mqd.client.errors import AuthenticationFailed, ClientError, TlsHandshakeFailed
 from mqd.errors import ErrorCode
 
 from .errors import ConnectorError, OptionError, shortened
@@ -88,12 +89,22 @@ class Connection:
     request_timeout_ms: int = DEFAULT_REQUEST_TIMEOUT_MS
     api_timeout_ms: int = DEFAULT_API_TIMEOUT_MS
     connect_timeout_ms: int = DEFAULT_CONNECT_TIMEOUT_MS
+    security: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Kafka's client properties for TLS and login, sorted. They contain passwords."""
+
+    def client_options(self) -> dict[str, Any]:
+        """Arguments of `mqd.client.connect`, beside the addresses."""
+        return {
+            "client_id": self.client_id,
+            "request_timeout_s": self.request_timeout_ms / 1000,
+            "connect_timeout_s": self.connect_timeout_ms / 1000,
+            "security": security_of(dict(self.security)) if self.security else None,
+        }
 
 
 def connection_of(options: Mapping[str, str]) -> Connection:
     """The connection that Spark options describe. Raises OptionError."""
     options = lowered(options)
-    refuse_security(options)
     bootstrap = client_name(options, BOOTSTRAP)
     if not (bootstrap or "").strip():
         raise OptionError(
@@ -118,26 +129,26 @@ def connection_of(options: Mapping[str, str]) -> Connection:
             "kafka.socket.connection.setup.timeout.ms",
             DEFAULT_CONNECT_TIMEOUT_MS,
         ),
+        security=_security(options),
     )
 
 
-def refuse_security(options: Mapping[str, str]) -> None:
-    """Raise OptionError for security that the client cannot provide: it is never left out."""
-    protocol = client_name(options, "security.protocol")
-    if protocol is not None and protocol.strip().upper() != "PLAINTEXT":
+def _security(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """The properties for TLS and login, without the prefix. Raises OptionError, also for one that
+    is unknown: security is never left out.
+    """
+    found: dict[str, str] = {}
+    for key in sorted(options, key=lambda key: key.startswith(PREFIX)):  # the prefix wins
+        if is_security_key(name := key.removeprefix(PREFIX)):
+            found[name] = options[key]
+    try:
+        security_of(found)
+    except ClientError as error:
         raise OptionError(
-            f"Option 'kafka.security.protocol' is '{protocol}', but format 'mqd' connects with "
-            "PLAINTEXT only: it supports neither TLS nor SASL yet. Use a PLAINTEXT listener on a "
-            "private network, or format 'kafka' for this cluster."
-        )
-    for key in sorted(options):
-        name = key.removeprefix(PREFIX)
-        if name.startswith(("sasl.", "ssl.")):
-            raise OptionError(
-                f"Option '{key}' is not supported: format 'mqd' supports neither TLS nor SASL yet, "
-                "and does not ignore security options. Remove the option and use a PLAINTEXT "
-                "listener on a private network, or use format 'kafka' for this cluster."
-            )
+            f"The options for TLS and login ('kafka.security.protocol', 'kafka.sasl.*', "
+            f"'kafka.ssl.*') are invalid: {error.message}. Correct them: {error.remedy}."
+        ) from None
+    return tuple(sorted(found.items()))
 
 
 def unused_names(options: Mapping[str, str], honoured: frozenset[str] = HONOURED) -> list[str]:
@@ -145,7 +156,9 @@ def unused_names(options: Mapping[str, str], honoured: frozenset[str] = HONOURED
     return sorted(
         key
         for key in lowered(options)
-        if key.startswith(PREFIX) and key.removeprefix(PREFIX) not in honoured
+        if key.startswith(PREFIX)
+        and (name := key.removeprefix(PREFIX)) not in honoured
+        and not is_security_key(name)
     )
 
 
@@ -178,10 +191,8 @@ class _Held:
             with sync.connect(
                 self._connection.bootstrap,
                 timeout_s=self._connection.api_timeout_ms / 1000,
-                client_id=self._connection.client_id,
-                request_timeout_s=self._connection.request_timeout_ms / 1000,
-                connect_timeout_s=self._connection.connect_timeout_ms / 1000,
                 wait_s=self._connection.api_timeout_ms / 1000,
+                **self._connection.client_options(),
             ) as client:
                 self.client = client
                 self._ready.set()
@@ -231,6 +242,9 @@ def _unconnected(bootstrap: str, error: ClientError) -> ConnectorError:
             f"Option 'kafka.bootstrap.servers' is '{shown}', but {reason}. "
             "Write 'host:port', or several of them with commas."
         )
+    if isinstance(error, AuthenticationFailed | TlsHandshakeFailed):
+        remedy = f" {error.remedy[:1].upper()}{error.remedy[1:]}." if error.remedy else ""
+        return ConnectorError(f"The brokers of '{shown}' refuse the connection: {reason}.{remedy}")
     return Unreachable(
         f"No broker of option 'kafka.bootstrap.servers' ('{shown}') answers: {reason}. Start the "
         "brokers, or correct the option; the driver and every worker must reach them."

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
+from mqd.client.client_properties import is_security_key
+
 from .connection import HONOURED, PREFIX
 from .errors import OptionError, shortened
 
@@ -87,7 +89,7 @@ def _check(
     for key in sorted(options, key=str.lower):
         low = key.lower()
         name = low.removeprefix(PREFIX)
-        if low in mine or low in SPARK_NAMES or name in CLIENT_NAMES:
+        if low in mine or low in SPARK_NAMES or name in CLIENT_NAMES or is_security_key(name):
             continue
         if low.startswith(PREFIX) and name in _CANONICAL:
             raise _misspelled(key, _CANONICAL[name])
@@ -113,7 +115,7 @@ def _check(
 def refuse_unknown_client(names: Iterable[str]) -> None:
     """Client properties for `--client`, without a prefix. Raises OptionError for other names."""
     for name in names:
-        if name in CLIENT_NAMES or name.startswith(("sasl.", "ssl.")):
+        if name in CLIENT_NAMES or is_security_key(name):
             continue
         close = get_close_matches(name.lower(), CLIENT_NAMES, 1, SIMILARITY_MIN)
         hint = f" Did you mean '{close[0]}'?" if close else " Correct or remove it."

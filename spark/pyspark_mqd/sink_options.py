@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from mqd import limits
+from mqd.client.client_properties import is_security_key
 from mqd.protocol.compression import Codec
 
 from .connection import HONOURED, PREFIX, Connection, client_name, connection_of, lowered
@@ -128,7 +129,9 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
             sorted(
                 key
                 for key in options
-                if key.startswith(PREFIX) and key.removeprefix(PREFIX) not in known
+                if key.startswith(PREFIX)
+                and (name := key.removeprefix(PREFIX)) not in known
+                and not is_security_key(name)
             )
         ),
     )

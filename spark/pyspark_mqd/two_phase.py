@@ -46,12 +46,7 @@ def _nodes_without(connection: Connection) -> list[int]:
     from mqd.client.cluster import connect
 
     async def main() -> list[int]:
-        async with connect(
-            connection.bootstrap,
-            client_id=connection.client_id,
-            request_timeout_s=connection.request_timeout_ms / 1000,
-            connect_timeout_s=connection.connect_timeout_ms / 1000,
-        ) as client:
+        async with connect(connection.bootstrap, **connection.client_options()) as client:
             found = await Admin(client, timeout_s=client.request_timeout_s).describe_cluster()
             lacking = []
             for broker in found.brokers:

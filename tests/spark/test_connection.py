@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from typing import Any
 
 import pytest
@@ -48,24 +49,41 @@ def test_times_are_positive(value: str) -> None:
         connection_of({**BASE, "kafka.request.timeout.ms": value})
 
 
+LOGIN = {
+    "kafka.security.protocol": "SASL_SSL",
+    "kafka.SASL.mechanism": "SCRAM-SHA-512",
+    "sasl.jaas.config": 'a.ScramLoginModule required username="u" password="hush";',
+    "kafka.ssl.truststore.location": "/ca.pem",
+}
+
+
+def test_tls_and_login() -> None:
+    found = connection_of({**BASE, **LOGIN, "ssl.truststore.location": "/other.pem"})
+    security = found.client_options()["security"]
+    assert (security.protocol, security.mechanism) == ("SASL_SSL", "SCRAM-SHA-512")
+    assert (security.username, security.password) == ("u", "hush")
+    assert str(security.ca) == "/ca.pem", "the form with the prefix wins"
+    assert "hush" not in repr(found)
+    assert pickle.loads(pickle.dumps(found)) == found
+    assert connection_of(BASE).client_options()["security"] is None
+    assert unused_names({**BASE, **LOGIN}) == []
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
         ("kafka.security.protocol", "SASL_SSL"),
-        ("security.protocol", "ssl"),
+        ("security.protocol", "tls"),
         ("kafka.sasl.mechanism", "PLAIN"),
-        ("kafka.SASL.jaas.config", "x"),
-        ("kafka.ssl.truststore.location", "/x"),
-        ("ssl.keystore.location", "/x"),
+        ("kafka.SASL.jaas.config", 'x "hush"'),
+        ("kafka.ssl.truststore.typo", "/x"),
+        ("kafka.ssl.keystore.type", "JKS"),
     ],
 )
-def test_security_is_refused_with_a_message(name: str, value: str) -> None:
-    with pytest.raises(OptionError, match="neither TLS nor SASL yet"):
+def test_incomplete_and_unknown_security_is_refused(name: str, value: str) -> None:
+    with pytest.raises(OptionError, match=r"'kafka\.sasl\.\*'.*are invalid") as caught:
         connection_of({**BASE, name: value})
-
-
-def test_plaintext_is_no_security_to_refuse() -> None:
-    connection_of({**BASE, "kafka.security.protocol": "plaintext"})
+    assert "hush" not in str(caught.value)
 
 
 def test_names_without_an_effect() -> None:

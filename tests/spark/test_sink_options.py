@@ -96,7 +96,7 @@ def test_options_without_an_effect_are_known() -> None:
         ({"deliveryGuarantee": "exactly-once"}, "Set 'markerTopic'"),
         ({"deliveryGuarantee": "atomic-batch"}, "Set 'markerTopic'"),
         ({"exactlyOnceId": "a b"}, "exactlyOnceId"),
-        ({"kafka__security__protocol": "SSL"}, "security.protocol"),
+        ({"kafka__security__protocol": "SASL_SSL"}, "sasl.mechanism"),
     ],
 )
 def test_refusals(options: dict[str, str], words: str) -> None:

@@ -28,10 +28,8 @@ def connected(settings: Settings) -> Iterator[BlockingClient]:
     wanted = connection_of({**TIMEOUTS, **settings.source_options()})
     with connect(
         wanted.bootstrap,
-        client_id=wanted.client_id,
         timeout_s=wanted.api_timeout_ms / 1000,
-        request_timeout_s=wanted.request_timeout_ms / 1000,
-        connect_timeout_s=wanted.connect_timeout_ms / 1000,
+        **wanted.client_options(),
     ) as client:
         yield client
 

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
@@ -146,7 +147,10 @@ def settings_of(given: dict[str, Any]) -> Settings:
     return Settings(
         bootstrap=given.pop("bootstrap", DEFAULT_BOOTSTRAP),
         output=given.pop("output", "table"),
-        client=_client_of(given.pop("client", ())),
+        client={
+            **client_of_file(given.pop("command_config", None)),
+            **_client_of(given.pop("client", ())),
+        },
         master=given.pop("master", None),
         conf=parse_pairs(given.pop("conf", ()), "--conf"),
         verbose=given.pop("verbose", False),
@@ -208,6 +212,27 @@ def _client_of(given: Sequence[str]) -> dict[str, str]:
     return {f"kafka.{name}": value for name, value in pairs.items()}
 
 
+def is_security_option(name: str) -> bool:
+    """Whether an option of the format `mqd` is for TLS or login."""
+    from mqd.client.client_properties import is_security_key
+
+    return is_security_key(name.removeprefix("kafka."))
+
+
+def client_of_file(path: str | None, hint: str = "--command-config") -> dict[str, str]:
+    """The properties for TLS and login of a file, as options of the format `mqd`."""
+    if path is None:
+        return {}
+    from mqd.client.client_properties import is_security_key, read_client_properties
+    from mqd.client.errors import ClientError
+
+    try:
+        found = read_client_properties(Path(path))
+    except ClientError as error:
+        raise click.BadParameter(error.message, param_hint=hint) from None
+    return {f"kafka.{name}": value for name, value in found.items() if is_security_key(name)}
+
+
 output_option = click.option(
     "-o",
     "--output",
@@ -228,6 +253,11 @@ _CLUSTER = (
         metavar="KEY=VALUE",
         multiple=True,
         help="Set a client option, such as request.timeout.ms=10000. Repeat it for more.",
+    ),
+    click.option(
+        "--command-config",
+        metavar="FILE",
+        help="Properties file with Kafka's client properties for TLS and login.",
     ),
     output_option,
 )

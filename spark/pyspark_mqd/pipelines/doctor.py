@@ -193,9 +193,7 @@ def observe_brokers(settings: Settings, guarantee: str, topics: list[str]) -> li
     async def main() -> list[Finding]:
         async with connect(
             wanted.bootstrap,
-            client_id=wanted.client_id,
-            request_timeout_s=wanted.request_timeout_ms / 1000,
-            connect_timeout_s=wanted.connect_timeout_ms / 1000,
+            **wanted.client_options(),
         ) as client:
             return await _observe(client, wanted.bootstrap, guarantee, topics)
 

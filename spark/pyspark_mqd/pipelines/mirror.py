@@ -20,6 +20,8 @@ from pyspark_mqd.pipelines.cli import (
     Settings,
     accept_option,
     check_source,
+    client_of_file,
+    is_security_option,
     options,
     parse_pairs,
     topics_of,
@@ -95,6 +97,10 @@ def topics_read(query: StreamingQuery) -> set[str]:
     "--to", metavar="HOST:PORT,..", required=True, help="Bootstrap servers of the target cluster."
 )
 @click.option(
+    "--to-command-config", metavar="FILE", show_default=False,
+    help="Client properties for TLS and login at the target cluster  [default: as at the source]",
+)  # fmt: skip
+@click.option(
     "--prefix", default="", metavar="TEXT", show_default=False,
     help="Prefix of the names in the target cluster  [default: none]",
 )  # fmt: skip
@@ -127,6 +133,7 @@ def command(
     topics: str | None,
     topics_pattern: str | None,
     to: str,
+    to_command_config: str | None,
     prefix: str,
     mapped: tuple[str, ...],
     same_partitions: bool,
@@ -155,8 +162,14 @@ def command(
         "kafka.isolation.level": "read_committed",
     }
     check_source(source)
+    client = settings.client
+    if to_command_config is not None:
+        client = {
+            **{name: value for name, value in client.items() if not is_security_option(name)},
+            **client_of_file(to_command_config, "--to-command-config"),
+        }
     target = {
-        **settings.client,
+        **client,
         "kafka.bootstrap.servers": to,
         "timestampColumn": "timestamp",
         "deliveryGuarantee": delivery_guarantee,
