@@ -23,6 +23,10 @@ else:
 __all__ = ["DefaultSource", "configure"]
 
 
+REDACTED = r"(?i)secret|password|token|access[.]?key|sasl[.]jaas|keystore[.]key|key[.]pem"
+"""Options whose values the plans of streaming queries hide: Spark's default, and private keys."""
+
+
 def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     """Set on `builder` what the connector needs and cannot set itself; returns `builder`.
 
@@ -31,10 +35,14 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     `exactly-once` needs the same tasks when a micro-batch runs again, which adaptive execution does
     not promise.
 
+    Plans of streaming queries show options. Values of those that have secrets are hidden.
+
     With a local master that is set before, workers run the Python of the driver (`PYSPARK_PYTHON`),
     unless another one is set. PySpark would take `python3` from PATH.
     """
     _share_python(builder)
+    if "spark.redaction.regex" not in getattr(builder, "_options", {}):
+        builder = builder.config("spark.redaction.regex", REDACTED)
     return builder.config("spark.sql.execution.arrow.maxBytesPerBatch", str(2**31 - 1)).config(
         "spark.sql.adaptive.streaming.stateless.enabled", "false"
     )

