@@ -131,6 +131,8 @@ class MetadataImage:
         """Bytes that the whole image counts for (size.py). `Room` compares them with the bound."""
         self.groups_size = 0
         """The part of `size` that overrides of groups count for."""
+        self.access_size = 0
+        """The part of `size` that SCRAM credentials, ACLs and client quotas count for."""
         self._acl_ids: dict[Acl, UUID] = {}
         """The inverse of `acls`."""
         self._names: dict[str, set[str]] = {}

@@ -38,7 +38,7 @@ from mqd.controller.records import (
     UnregisterBroker,
     UpdatePartitions,
 )
-from mqd.controller.size import growth, is_of_group
+from mqd.controller.size import growth, is_of_access, is_of_group
 from mqd.types import NO_EPOCH, NO_NODE, TopicPartition
 
 
@@ -48,6 +48,8 @@ def replay(image: MetadataImage, record: MetadataRecord, index: int, delta: Delt
     image.size += more
     if is_of_group(record):
         image.groups_size += more
+    if is_of_access(record):
+        image.access_size += more
     # The only mutation (I10).
     _REPLAY[type(record)](image, record, index, delta)
 

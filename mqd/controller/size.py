@@ -62,6 +62,9 @@ GROUPS_SHARE: Final = 4
 """Overrides of groups, which need not exist, take at most this part of the bound: they do not take
 the space of topics.
 """
+ACCESS_SHARE: Final = 4
+"""The same for SCRAM credentials, ACLs and client quotas: their users and resources need not exist.
+"""
 RESERVED_SHARE: Final = 16
 """This part of the bound is reserved for what a full cluster needs to keep working: internal
 topics, reassignments of partitions, and options of nodes, which are few.
@@ -76,6 +79,7 @@ class Room:
         self._bytes_max = bytes_max
         self._left = bytes_max - image.size
         self._left_to_groups = bytes_max // GROUPS_SHARE - image.groups_size
+        self._left_to_access = bytes_max // ACCESS_SHARE - image.access_size
 
     def take(self, record: MetadataRecord) -> None:
         """Count a record. Raises POLICY_VIOLATION if the metadata would exceed its bound; then
@@ -93,6 +97,16 @@ class Room:
                     "Delete those of groups that are not used.",
                 )
             self._left_to_groups -= more
+        if is_of_access(record):
+            if more > 0 and more > self._left_to_access:
+                raise MqError(
+                    ErrorCode.POLICY_VIOLATION,
+                    f"SCRAM credentials, ACLs and client quotas take {self._image.access_size} "
+                    f"bytes, and this change needs {more} more: together they may take at most a "
+                    f"quarter of metadata.image.max.bytes={self._bytes_max}. Delete those that are "
+                    "not used.",
+                )
+            self._left_to_access -= more
         # Only decisions are bounded, never a replay (I45).
         if more > 0 and more > self._left - reserved:
             raise MqError(
@@ -127,6 +141,11 @@ class SizeWatch:
 def is_of_group(record: MetadataRecord) -> bool:
     """Whether a record changes overrides of a group."""
     return isinstance(record, SetConfigs) and record.resource_type == GROUP
+
+
+def is_of_access(record: MetadataRecord) -> bool:
+    """Whether a record changes SCRAM credentials, ACLs or client quotas."""
+    return isinstance(record, _OF_ACCESS)
 
 
 def _may_use_reserve(record: MetadataRecord) -> bool:
@@ -217,6 +236,15 @@ def growth(image: MetadataImage, record: MetadataRecord) -> int:
             return 0
 
 
+_OF_ACCESS: Final = (
+    SetScramCredential,
+    DeleteScramCredential,
+    CreateAcl,
+    DeleteAcl,
+    SetClientQuotas,
+)
+
+
 def recount(image: MetadataImage) -> int:
     """The size, calculated from the content: for restored images and for tests."""
     topics = sum(
@@ -237,11 +265,12 @@ def recount(image: MetadataImage) -> int:
         + configs
         + brokers
         + sum(map(feature_size, image.features))
-        + _recount_security(image)
+        + recount_access(image)
     )
 
 
-def _recount_security(image: MetadataImage) -> int:
+def recount_access(image: MetadataImage) -> int:
+    """The size of SCRAM credentials, ACLs and client quotas, calculated from the content."""
     return (
         sum(
             credential_size(user, credential)

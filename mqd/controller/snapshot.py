@@ -16,7 +16,7 @@ from mqd.controller.delta import Delta, difference
 from mqd.controller.endpoints import BrokerEndpoint
 from mqd.controller.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from mqd.controller.records import QuotaEntity
-from mqd.controller.size import recount, recount_groups
+from mqd.controller.size import recount, recount_access, recount_groups
 from mqd.controller.snapshot_json import (
     JsonReader,
     deflated,
@@ -224,6 +224,7 @@ def restoring(image: MetadataImage, data: bytes) -> Work[tuple[MetadataImage, De
             raise KeyError(*sorted(missing))
         fresh.size = recount(fresh)
         fresh.groups_size = recount_groups(fresh)
+        fresh.access_size = recount_access(fresh)
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise ValueError(f"metadata snapshot of another shape: {error!r}") from error
     delta = yield from difference(image, fresh)

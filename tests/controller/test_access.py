@@ -32,6 +32,7 @@ from mqd.controller.scram_credentials import (
     decide_alter_scram_credentials,
 )
 from mqd.errors import ErrorCode, MqError
+from mqd.limits import KIB
 from mqd.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from mqd.security.scram import derive_keys
 from mqd.security.scram_credentials import ScramMechanism
@@ -157,6 +158,20 @@ def test_the_previous_release_must_be_able_to_read_the_metadata(decide: Decide, 
     with pytest.raises(MqError, match="mqctl feature upgrade") as refused:
         replica.run(decide, op)
     assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_they_leave_room_for_topics() -> None:
+    replica = with_brokers(1)
+    options = DecisionOptions(image_bytes_max=256 * KIB)
+    rows: list[ErrorCode] = []
+    for first in range(0, 500, 100):
+        op = create(*(acl(f"t{n}") for n in range(first, first + 100)), first=first + 1)
+        rows += codes(replica.run(decide_create_acls, op, options))
+    assert rows.count(ErrorCode.POLICY_VIOLATION) > 100
+    assert 60 * KIB < replica.image.access_size <= 64 * KIB
+    gone = DeleteAcls(tuple(replica.image.acls))
+    replica.run(decide_delete_acls, gone, options)
+    assert replica.image.access_size == 0
 
 
 @pytest.mark.parametrize(("decide", "op"), EACH)

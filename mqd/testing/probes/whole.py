@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from mqd.controller.size import recount, recount_groups
+from mqd.controller.size import recount, recount_access, recount_groups
 from mqd.controller.snapshot import encode_snapshot
 from mqd.coordinator.group.shard import GroupShard
 from mqd.coordinator.txn.shard import TransactionShard
@@ -36,7 +36,8 @@ def _validate_images(live: Live) -> None:
             raise Violation(
                 f"I10: nodes {other} and {node_id} have different images at index {image.index}"
             )
-        if (image.size, image.groups_size) != (recount(image), recount_groups(image)):
+        sizes = image.size, image.groups_size, image.access_size
+        if sizes != (recount(image), recount_groups(image), recount_access(image)):
             raise Violation(
                 f"I45: node {node_id} counts {image.size} bytes of metadata, a recount "
                 f"{recount(image)}"
