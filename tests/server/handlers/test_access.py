@@ -30,7 +30,8 @@ ACL = {
     "permission_type": 3,
 }
 FILTER = {"resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1, "permission_type": 1}
-ANY: dict[str, Any] = FILTER | dict.fromkeys(("resource_name_filter", "principal_filter", "host_filter"))
+NULLS = dict.fromkeys(("resource_name_filter", "principal_filter", "host_filter"))
+ANY: dict[str, Any] = FILTER | NULLS
 SALTED = bytes.fromhex("c4a49510323ab4f952cac1fa99441939e78ea74d6be81ddf7096e87513dc615d")
 """The password "pencil" of RFC 7677."""
 SALT = bytes.fromhex("5b6d99689d12358eeca04b141236fa81")
