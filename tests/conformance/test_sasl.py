@@ -1,0 +1,571 @@
+"""Listeners with SASL: stock clients log in with each mechanism, wrong logins fail as in Apache
+Kafka, and the bytes of each exchange are those of Apache Kafka (`--kind kafka` runs the same tests
+against it).
+
+A foreign broker (`--broker`) has other users, so these tests skip it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from chaos.node import KafkaNode, Node, free_ports
+
+from .conftest import GROUP_OPTIONS
+
+LISTENERS = ("PLAINTEXT", "SASL", "SHORT")
+"""SHORT ends sessions after REAUTH_MS, and enables PLAIN only."""
+REAUTH_MS = 2_000
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+USER, PASSWORD = "alice", 'al"ice, s3cret='
+KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+
+@dataclass(frozen=True)
+class Secured:
+    """A broker with these listeners."""
+
+    ports: dict[str, int]
+    node: Node | None
+    """None: Apache Kafka."""
+
+    def address(self, listener: str = "SASL") -> str:
+        return f"127.0.0.1:{self.ports[listener]}"
+
+    def log_has(self, *words: str) -> bool:
+        """Whether mqd has logged a line with these words by now; always for another broker."""
+        deadline = time.monotonic() + 5
+        while self.node is not None:
+            lines = self.node.stderr().splitlines()
+            if any(all(word in line for word in words) for line in lines):
+                return True
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        return True
+
+
+def options_of(key_set: Path, ports: dict[str, int], extra: str = "") -> list[str]:
+    security = "org.apache.kafka.common.security"
+    password = PASSWORD.replace('"', '\\"')
+    users = f'user_{USER}="{password}" user_bob="bob-s3cret"'
+    lines = [
+        "listeners=" + ",".join(f"{name}://127.0.0.1:{ports[name]}" for name in LISTENERS) + extra,
+        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
+        "SASL:SASL_PLAINTEXT,SHORT:SASL_PLAINTEXT",
+        f"listener.name.sasl.sasl.enabled.mechanisms={','.join(MECHANISMS)}",
+        "listener.name.short.sasl.enabled.mechanisms=PLAIN",
+        f"listener.name.short.connections.max.reauth.ms={REAUTH_MS}",
+        f"listener.name.sasl.oauthbearer.sasl.jaas.config={security}.oauthbearer."
+        "OAuthBearerLoginModule required;",
+        f"listener.name.sasl.oauthbearer.sasl.server.callback.handler.class={security}.oauthbearer."
+        "OAuthBearerValidatorCallbackHandler",
+        "listener.name.sasl.oauthbearer.sasl.oauthbearer.jwks.endpoint.url=" + key_set.as_uri(),
+        "listener.name.sasl.oauthbearer.sasl.oauthbearer.expected.audience=mqd",
+        "auto.create.topics.enable=true",
+        *GROUP_OPTIONS,
+    ]
+    for listener in ("sasl", "short"):
+        module = f"{security}.plain.PlainLoginModule required {users};"
+        lines.append(f"listener.name.{listener}.plain.sasl.jaas.config={module}")
+    for bits in ("256", "512"):
+        module = f"{security}.scram.ScramLoginModule required;"
+        lines.append(f"listener.name.sasl.scram-sha-{bits}.sasl.jaas.config={module}")
+    return lines
+
+
+@pytest.fixture(scope="module")
+def secured(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Secured]:
+    if request.config.getoption("--broker") is not None:
+        pytest.skip("a foreign broker has other users")
+    directory = tmp_path_factory.mktemp("sasl")
+    key_set = directory / "keys.json"
+    row = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(KEY.public_key()))
+    key_set.write_text(json.dumps({"keys": [{**row, "kid": "k1", "use": "sig", "alg": "RS256"}]}))
+    first, controller, *others = free_ports(len(LISTENERS) + 1)
+    ports = dict(zip(LISTENERS, (first, *others), strict=True))
+    if request.config.getoption("--kind") == "kafka":
+        home = directory / "kafka"
+        options = options_of(key_set, ports, f",CONTROLLER://127.0.0.1:{controller}")
+        advertised = options[0].removeprefix("listeners=").split(",C")[0]
+        options += [f"advertised.listeners={advertised}", "inter.broker.listener.name=PLAINTEXT"]
+        options = [each.replace("\\", "\\\\") for each in options]  # a properties file
+        allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={key_set.as_uri()}"
+        environment = {**os.environ, "JAVA_TOOL_OPTIONS": allowed}
+        script = str(KafkaNode.SCRIPT)
+        command = [script, "start", "1", str(first), str(home), *options]
+        subprocess.run(command, check=True, env=environment)
+        try:
+            made = Secured(ports, None)
+            _create_users(made)
+            yield made
+        finally:
+            subprocess.run([script, "stop", str(home)], check=True)
+        return
+    node = Node(directory / "mqd", tuple(options_of(key_set, ports)), port=first)
+    node.start()
+    try:
+        made = Secured(ports, node)
+        _create_users(made)
+        yield made
+    finally:
+        if node.running:
+            node.stop()
+
+
+def _create_users(secured: Secured) -> None:
+    """SCRAM credentials, by librdkafka's admin client."""
+    from confluent_kafka.admin import (
+        AdminClient,
+        ScramCredentialInfo,
+        ScramMechanism,
+        UserScramCredentialUpsertion,
+    )
+
+    admin = AdminClient({"bootstrap.servers": secured.address("PLAINTEXT")})
+    for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
+        info = ScramCredentialInfo(mechanism, 4096)
+        upsertion = UserScramCredentialUpsertion(USER, info, PASSWORD.encode())
+        for future in admin.alter_user_scram_credentials([upsertion]).values():
+            future.result(20)
+
+
+def token(*, seconds: int = 300, audience: str = "mqd", user: str = USER) -> str:
+    now = int(time.time())
+    claims = {"sub": user, "iat": now - 1_000, "exp": now + seconds, "aud": audience}
+    pem = KEY.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    return jwt.encode(claims, pem, algorithm="RS256", headers={"kid": "k1"})
+
+
+def confluent(
+    address: str, mechanism: str, *, user: str = USER, password: str = PASSWORD, jwt_: str = ""
+) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "bootstrap.servers": address,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": mechanism,
+    }
+    if mechanism == "OAUTHBEARER":
+        # the time only decides when librdkafka asks again
+        return {**options, "oauth_cb": lambda _: (jwt_ or token(), time.time() + 300)}
+    return {**options, "sasl.username": user, "sasl.password": password}
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_confluent_kafka_produces_and_consumes(
+    secured: Secured, new_name: Callable[[], str], mechanism: str
+) -> None:
+    from confluent_kafka import Consumer, Producer, TopicPartition
+
+    topic, options = new_name(), confluent(secured.address(), mechanism)
+    producer = Producer(options)
+    values = [b"%d" % number for number in range(20)]
+    for value in values:
+        producer.produce(topic, value, partition=0)
+    assert producer.flush(20) == 0
+    consumer = Consumer({**options, "group.id": topic, "auto.offset.reset": "earliest"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    try:
+        found: list[bytes | None] = []
+        deadline = time.monotonic() + 20
+        while len(found) < len(values) and time.monotonic() < deadline:
+            found += [message.value() for message in consumer.consume(20, 0.5)]
+        assert found == values
+    finally:
+        consumer.close()
+
+
+def test_confluent_kafka_logs_in_again(secured: Secured, new_name: Callable[[], str]) -> None:
+    from confluent_kafka import Producer
+
+    errors: list[object] = []
+    options = confluent(secured.address("SHORT"), "PLAIN")
+    producer = Producer({**options, "error_cb": errors.append, "linger.ms": 0})
+    topic = new_name()
+    ends_at = time.monotonic() + 2.5 * REAUTH_MS / 1000
+    while time.monotonic() < ends_at:
+        producer.produce(topic, b"x")
+        assert producer.flush(10) == 0
+        time.sleep(0.1)
+    assert errors == []
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS[:3])
+def test_kafka_python_logs_in(
+    secured: Secured, new_name: Callable[[], str], mechanism: str
+) -> None:
+    from kafka import KafkaProducer
+
+    producer = KafkaProducer(
+        bootstrap_servers=secured.address(),
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism=mechanism,
+        sasl_plain_username=USER,
+        sasl_plain_password=PASSWORD,
+    )
+    assert producer.send(new_name(), b"x").get(20).offset == 0
+    producer.close()
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS[:3])
+def test_aiokafka_logs_in(secured: Secured, new_name: Callable[[], str], mechanism: str) -> None:
+    from aiokafka import AIOKafkaProducer
+
+    async def main() -> None:
+        async with AIOKafkaProducer(
+            bootstrap_servers=secured.address(),
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism=mechanism,
+            sasl_plain_username=USER,
+            sasl_plain_password=PASSWORD,
+        ) as producer:
+            assert (await producer.send_and_wait(new_name(), b"x")).offset == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_mqd_logs_in_and_again(secured: Secured, mechanism: str) -> None:
+    from mqd.client import sync
+    from mqd.client.client_properties import security_of
+
+    password = PASSWORD.replace('"', '\\"')
+    options = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism}
+    jaas = f'x.LoginModule required username="{USER}" password="{password}";'
+    security = (
+        security_of({**options, "sasl.jaas.config": jaas})
+        if "OAUTH" not in mechanism
+        else (_with_token(token))
+    )
+    with sync.connect(secured.address(), security=security) as client:
+        client.admin.describe_cluster()
+    if mechanism == "PLAIN":
+        with sync.connect(secured.address("SHORT"), security=security) as client:
+            for _ in range(6):
+                client.admin.describe_cluster()
+                time.sleep(0.5)
+
+
+def _with_token(source: Callable[[], str]) -> Any:
+    from mqd.client.security import Security
+
+    return Security(protocol="SASL_PLAINTEXT", mechanism="OAUTHBEARER", token=source)
+
+
+INVALID = "Authentication failed: Invalid username or password"
+DURING = (
+    "Authentication failed during authentication due to invalid credentials with SASL mechanism"
+)
+WRONG: dict[str, tuple[str, dict[str, Any], str, str]] = {
+    "wrong password": ("PLAIN", {"password": "x"}, INVALID, "unknown user or wrong password"),
+    "unknown user": ("PLAIN", {"user": "nobody"}, INVALID, "user='nobody'"),
+    "wrong SCRAM password": ("SCRAM-SHA-256", {"password": "x"}, DURING, "mechanism=SCRAM-SHA-256"),
+    "unknown SCRAM user": ("SCRAM-SHA-512", {"user": "nobody"}, DURING, "user='nobody'"),
+    "expired token": (
+        "OAUTHBEARER",
+        {"jwt_": token(seconds=-100)},
+        '{"status":"invalid_token"}',
+        "the token expired",
+    ),
+    "token for others": (
+        "OAUTHBEARER",
+        {"jwt_": token(audience="x")},
+        '{"status":"invalid_token"}',
+        "the audience of the token",
+    ),
+}
+"""What is wrong -> mechanism, its options, what the client reports, what mqd logs."""
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_failed_login(secured: Secured, what: str) -> None:
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    mechanism, options, reported, logged = WRONG[what]
+    errors: list[str] = []
+    settings = confluent(secured.address(), mechanism, **options)
+    settings["error_cb"] = lambda error: errors.append(error.str())
+    client = AdminClient({**settings, "reconnect.backoff.ms": 1000})
+    with pytest.raises(KafkaException):
+        client.list_topics(timeout=1.2)
+    client.poll(0)
+    assert any(reported in error for error in errors), errors
+    assert secured.log_has("authentication failed", logged)
+
+
+def test_a_mechanism_that_is_disabled(secured: Secured) -> None:
+    from mqd.client import AuthenticationFailed, sync
+    from mqd.client.security import Security
+
+    security = Security(
+        protocol="SASL_PLAINTEXT", mechanism="SCRAM-SHA-256", username=USER, password=PASSWORD
+    )
+    with (
+        pytest.raises(AuthenticationFailed, match="does not enable"),
+        sync.connect(secured.address("SHORT"), security=security),
+    ):
+        pass
+
+
+# -- bytes
+
+
+def header(api_key: int, version: int) -> bytes:
+    return struct.pack(">hhih", api_key, version, 7, 1) + b"c"
+
+
+def handshake(mechanism: str = "PLAIN", version: int = 1) -> bytes:
+    return header(17, version) + struct.pack(">h", len(mechanism)) + mechanism.encode()
+
+
+def authenticate(token_: bytes, version: int = 1) -> bytes:
+    if version < 2:
+        return header(36, version) + struct.pack(">i", len(token_)) + token_
+    assert len(token_) < 127
+    return header(36, 2) + b"\0" + bytes([len(token_) + 1]) + token_ + b"\0"
+
+
+def refused(message: str, version: int = 1) -> bytes:
+    """The response to SaslAuthenticate after a failed login."""
+    text = message.encode()
+    if version < 2:
+        lifetime = b"\0" * 8 if version else b""
+        return struct.pack(">ihh", 7, 58, len(text)) + text + b"\0" * 4 + lifetime
+    return (
+        struct.pack(">i", 7)
+        + b"\0"
+        + struct.pack(">hB", 58, len(text) + 1)
+        + text
+        + (b"\1" + b"\0" * 9)
+    )
+
+
+def logged_in(version: int = 1, lifetime_ms: int = 0) -> bytes:
+    lifetime = struct.pack(">q", lifetime_ms)
+    if version < 2:
+        return struct.pack(">ihhi", 7, 0, 0, 0) + (lifetime if version else b"")
+    return struct.pack(">i", 7) + b"\0" + b"\0\0\1\1" + lifetime + b"\0"
+
+
+GOOD = f"\0{USER}\0{PASSWORD}".encode()
+BAD = b"\0alice\0wrong"
+METADATA = header(3, 1) + struct.pack(">i", 0)
+VERSIONS = header(18, 0)
+UNKNOWN = header(18, 99) + b"\0"
+CLOSED = None
+ANY = b"*"
+"""A response whose bytes are not compared."""
+HANDSHAKE_ENDS = b"\0\x22" + b"\0" * 4
+"""ILLEGAL_SASL_STATE without mechanisms."""
+
+EXCHANGES: dict[str, tuple[str, list[tuple[bytes, bytes | None]]]] = {
+    "v1": ("SASL", [(handshake(), ANY), (authenticate(GOOD), logged_in()), (METADATA, ANY)]),
+    "v0 of SaslAuthenticate": (
+        "SASL",
+        [(handshake(), ANY), (authenticate(GOOD, 0), logged_in(0)), (METADATA, ANY)],
+    ),
+    "v2 after ApiVersions": (
+        "SASL",
+        [
+            (VERSIONS, ANY),
+            (handshake(), ANY),
+            (authenticate(GOOD, 2), logged_in(2)),
+            (METADATA, ANY),
+        ],
+    ),
+    "bare tokens": ("SASL", [(handshake(version=0), ANY), (GOOD, b""), (METADATA, ANY)]),
+    "bare tokens, wrong": ("SASL", [(handshake(version=0), ANY), (BAD, CLOSED)]),
+    "wrong password": ("SASL", [(handshake(), ANY), (authenticate(BAD), refused(INVALID))]),
+    "wrong password, v2": (
+        "SASL",
+        [(handshake(), ANY), (authenticate(BAD, 2), refused(INVALID, 2))],
+    ),
+    "unknown user": (
+        "SASL",
+        [(handshake(), ANY), (authenticate(b"\0nobody\0x"), refused(INVALID))],
+    ),
+    "another authorization id": (
+        "SASL",
+        [
+            (handshake(), ANY),
+            (
+                authenticate(b"bob" + GOOD),
+                refused(
+                    "Authentication failed: Client requested an authorization id that is different "
+                    "from username"
+                ),
+            ),
+        ],
+    ),
+    "no token": (
+        "SASL",
+        [
+            (handshake(), ANY),
+            (authenticate(b""), refused("Invalid SASL/PLAIN response: expected 3 tokens, got 1")),
+        ],
+    ),
+    "an invalid SCRAM message": (
+        "SASL",
+        [
+            (handshake("SCRAM-SHA-256"), ANY),
+            (authenticate(b"garbage"), refused(f"{DURING} SCRAM-SHA-256")),
+        ],
+    ),
+    "an invalid token": (
+        "SASL",
+        [
+            (handshake("OAUTHBEARER"), ANY),
+            (
+                authenticate(b"n,,\1auth=Bearer a.b.c\1\1"),
+                struct.pack(">ihhi", 7, 0, 0, 26) + b'{"status":"invalid_token"}' + b"\0" * 8,
+            ),
+            (authenticate(b"\1"), refused('{"status":"invalid_token"}')),
+        ],
+    ),
+    "a mechanism that is disabled": (
+        "SHORT",
+        [(handshake("GSSAPI"), struct.pack(">ihih", 7, 33, 1, 5) + b"PLAIN")],
+    ),
+    "Metadata first": ("SASL", [(METADATA, CLOSED)]),
+    "Metadata after ApiVersions": ("SASL", [(VERSIONS, ANY), (METADATA, CLOSED)]),
+    "ApiVersions twice": ("SASL", [(VERSIONS, ANY), (VERSIONS, CLOSED)]),
+    "an unknown version of ApiVersions": (
+        "SASL",
+        [(UNKNOWN, ANY), (UNKNOWN, ANY), (handshake(), ANY)],
+    ),
+    "SaslAuthenticate first": ("SASL", [(authenticate(GOOD), CLOSED)]),
+    "SaslHandshake twice": (
+        "SASL",
+        [(handshake(), ANY), (handshake(), b"\0\0\0\7" + HANDSHAKE_ENDS)],
+    ),
+    "ApiVersions after SaslHandshake": (
+        "SASL",
+        [(handshake(), ANY), (VERSIONS, b"\0\0\0\7" + HANDSHAKE_ENDS)],
+    ),
+    "Metadata after SaslHandshake": ("SASL", [(handshake(), ANY), (METADATA, ANY)]),
+    "an unknown version of SaslHandshake": ("SASL", [(handshake(version=2), CLOSED)]),
+    "an unknown version of SaslAuthenticate": (
+        "SASL",
+        [(handshake(), ANY), (header(36, 3) + b"\0\1\0", CLOSED)],
+    ),
+    "garbage": ("SASL", [(b"\xff" * 12, CLOSED)]),
+    "a short frame": ("SASL", [(b"\0\x12", CLOSED)]),
+    "SaslAuthenticate after the login": (
+        "SASL",
+        [
+            (handshake(), ANY),
+            (authenticate(GOOD), logged_in()),
+            (
+                authenticate(GOOD, 0),
+                struct.pack(">ihh", 7, 34, 65)
+                + b"SaslAuthenticate request received after successful authentication"
+                + b"\0" * 4,
+            ),
+            (METADATA, ANY),
+        ],
+    ),
+    "SaslHandshake after the login": (
+        "SASL",
+        [
+            (handshake(), ANY),
+            (authenticate(GOOD), logged_in()),
+            (handshake(), b"\0\0\0\7" + HANDSHAKE_ENDS),
+            (METADATA, ANY),
+        ],
+    ),
+    "a listener without SASL": ("PLAINTEXT", [(handshake(), b"\0\0\0\7" + HANDSHAKE_ENDS)]),
+    "re-authentication": (
+        "SHORT",
+        [
+            (handshake(), ANY),
+            (authenticate(GOOD), logged_in(lifetime_ms=REAUTH_MS)),
+            (METADATA, ANY),
+            (handshake(), ANY),
+            (authenticate(GOOD), logged_in(lifetime_ms=REAUTH_MS)),
+            (handshake(), b"\0\0\0\7" + HANDSHAKE_ENDS),  # within a second
+            (METADATA, ANY),
+        ],
+    ),
+    "re-authentication as another user": (
+        "SHORT",
+        [
+            (handshake(), ANY),
+            (authenticate(GOOD), ANY),
+            (handshake(), ANY),
+            (
+                authenticate(b"\0bob\0bob-s3cret"),
+                refused(
+                    "Cannot change principals during re-authentication from User.alice: User.bob"
+                ),
+            ),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", EXCHANGES)
+def test_bytes(secured: Secured, what: str) -> None:
+    listener, exchange = EXCHANGES[what]
+    with socket.create_connection(("127.0.0.1", secured.ports[listener]), 10) as sock:
+        for request, response in exchange:
+            sock.sendall(struct.pack(">i", len(request)) + request)
+            assert (found := _frame(sock)) == response or (found is not None and response == ANY)
+        if what.startswith("re-authentication as") or (response or b"")[5:6] == b"\x3a":
+            assert _frame(sock) is CLOSED, "a failed login ends the connection"
+
+
+def test_a_large_frame_before_the_login(secured: Secured) -> None:
+    with socket.create_connection(("127.0.0.1", secured.ports["SASL"]), 10) as sock:
+        sock.sendall(struct.pack(">i", 512 * 1024 + 1))
+        assert _frame(sock) is CLOSED
+
+
+def test_a_session_ends(secured: Secured) -> None:
+    with socket.create_connection(("127.0.0.1", secured.ports["SHORT"]), 10) as sock:
+        for request in (handshake(), authenticate(GOOD), METADATA):
+            sock.sendall(struct.pack(">i", len(request)) + request)
+            assert _frame(sock) is not CLOSED
+        time.sleep(REAUTH_MS / 1000 + 0.2)
+        sock.sendall(struct.pack(">i", len(METADATA)) + METADATA)
+        assert _frame(sock) is CLOSED
+
+
+def _frame(sock: socket.socket) -> bytes | None:
+    """The next response without its length. None: the broker closed the connection."""
+
+    def receive(size: int) -> bytes | None:
+        data = b""
+        while len(data) < size:
+            try:
+                part = sock.recv(size - len(data))
+            except ConnectionError:
+                return None
+            if not part:
+                return None
+            data += part
+        return data
+
+    size = receive(4)
+    return None if size is None else receive(struct.unpack(">i", size)[0])
