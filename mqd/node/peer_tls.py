@@ -105,7 +105,7 @@ class _PeerNetwork:
             stream = await network.connect(host, port, timeout=timeout)
         except TlsFailed as failed:
             if self._tls.mode == PREFERRED and failed.is_plaintext:
-                self._note(node_id, "it has no TLS yet, using plaintext")
+                self._note(node_id, "no TLS: using plaintext, because peer.ssl=preferred")
                 return await self._inner.connect(host, port, timeout=timeout)
             self._note(node_id, str(failed))
             raise
@@ -120,7 +120,7 @@ class _PeerNetwork:
     def _note(self, node_id: int, reason: str) -> None:
         if self._reasons.get(node_id) != reason:
             self._reasons[node_id] = reason
-            logger.warning("peer connection is not encrypted node=%d reason=%s", node_id, reason)
+            logger.warning("secure peer connection failed node=%d reason=%s", node_id, reason)
 
     async def listen(self, host: str, port: int) -> Listener:
         return await self._inner.listen(host, port)
