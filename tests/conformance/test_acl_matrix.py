@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import unified_diff
 from pathlib import Path
 
 import pytest
@@ -51,9 +52,13 @@ def test_responses_to_users_are_those_of_apache_kafka(
     with kafka(users, free_ports()) if is_kafka else mqd(users, tmp_path) as port:
         answers = answers_of(asked, port)
     differences = [
-        scenario.title
+        line
         for scenario in ALL
-        if as_text(scenario, answers[scenario.title])
-        != file_of(scenario).read_text(encoding="utf-8")
+        for line in unified_diff(
+            file_of(scenario).read_text(encoding="utf-8").splitlines(),
+            as_text(scenario, answers[scenario.title]).splitlines(),
+            lineterm="",
+            n=0,
+        )
     ]
-    assert differences == []
+    assert not differences, "\n".join(differences)

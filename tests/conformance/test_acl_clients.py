@@ -1,0 +1,128 @@
+"""Stock clients of users with few permissions: what they may do works, and what they may not do
+fails with Kafka's error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from .acl_kafka import PASSWORD, free_ports, kafka
+from .test_acl_matrix import mqd
+
+TIMEOUT_S = 30.0
+
+
+def config(port: int, user: str, **more: Any) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": f"127.0.0.1:{port}",
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": user,
+        "sasl.password": PASSWORD,
+        **more,
+    }
+
+
+@pytest.fixture(scope="module")
+def port(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[int]:
+    """A broker where alice may read and write `allowed`, with the group `hers`."""
+    users = ["alice"]
+    folder: Path = tmp_path_factory.mktemp("acl")
+    is_kafka = request.config.getoption("--kind") == "kafka"
+    with kafka(users, free_ports()) if is_kafka else mqd(users, folder) as found:
+        admin = AdminClient(config(found, "admin"))
+        for topic in admin.create_topics([NewTopic("allowed", 1, 1), NewTopic("denied", 1, 1)]):
+            topic = admin.create_topics([]).get(topic)
+        rules = [
+            AclBinding(
+                kind,
+                name,
+                ResourcePatternType.LITERAL,
+                "User:alice",
+                "*",
+                operation,
+                AclPermissionType.ALLOW,
+            )
+            for kind, name, operation in (
+                (ResourceType.TOPIC, "allowed", AclOperation.READ),
+                (ResourceType.TOPIC, "allowed", AclOperation.WRITE),
+                (ResourceType.GROUP, "hers", AclOperation.READ),
+            )
+        ]
+        for done in admin.create_acls(rules).values():
+            done.result(TIMEOUT_S)
+        yield found
+
+
+def produced(port: int, topic: str) -> KafkaError | None:
+    """The error of one record that alice sends."""
+    found: list[KafkaError | None] = []
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        found.append(error)
+
+    producer = Producer(config(port, "alice"))
+    producer.produce(topic, b"value", on_delivery=delivered)
+    producer.flush(TIMEOUT_S)
+    return found[0]
+
+
+def consumed(port: int, topic: str, group: str) -> bytes | KafkaError:
+    """The first record, or the first error, of a consumer of alice."""
+    consumer = Consumer(
+        config(port, "alice", **{"group.id": group, "auto.offset.reset": "earliest"})
+    )
+    try:
+        consumer.subscribe([topic])
+        message = consumer.poll(TIMEOUT_S)
+        assert message is not None, "neither a record nor an error"
+        error = message.error()
+        return message.value() if error is None else error
+    finally:
+        consumer.close()
+
+
+def test_a_user_uses_its_topic_and_group_only(port: int) -> None:
+    assert produced(port, "allowed") is None
+    denied = produced(port, "denied")
+    assert denied is not None
+    assert denied.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    assert consumed(port, "allowed", "hers") == b"value"
+    for topic, group, code in (
+        ("denied", "hers", KafkaError.TOPIC_AUTHORIZATION_FAILED),
+        ("allowed", "others", KafkaError.GROUP_AUTHORIZATION_FAILED),
+    ):
+        error = consumed(port, topic, group)
+        assert isinstance(error, KafkaError)
+        assert error.code() == code
+
+
+def test_a_user_sees_and_changes_only_what_it_may(port: int) -> None:
+    admin = AdminClient(config(port, "alice"))
+    assert set(admin.list_topics(timeout=TIMEOUT_S).topics) == {"allowed"}
+    (creation,) = admin.create_topics([NewTopic("new", 1, 1)]).values()
+    with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
+        creation.result(TIMEOUT_S)
+    (deletion,) = admin.delete_topics(["allowed"]).values()
+    with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
+        deletion.result(TIMEOUT_S)
+    with pytest.raises(KafkaException, match="CLUSTER_AUTHORIZATION_FAILED"):
+        admin.describe_acls(
+            AclBinding_any()
+        ).result(TIMEOUT_S)
