@@ -24,6 +24,7 @@ from mqd.client.columns_schema import HEADERS_TYPE
 from mqd.client.errors import ClientError, error_from_wire, invalid_type, invalid_value
 from mqd.client.fetched_batches import Chunk
 from mqd.client.fetcher import Fetcher
+from mqd.client.keyword_options import checks_options
 from mqd.client.partitioner import StickyPartitioner
 from mqd.client.producer_options import CodecName
 from mqd.client.raw_producer import RawProducer, open_raw_producer
@@ -265,6 +266,7 @@ def _misfit(name: str, kind: pa.DataType, wanted: str) -> ClientError:
     return invalid_type(f"column '{name}' has type {kind}", f"cast it to {wanted}")
 
 
+@checks_options(open_raw_producer)
 @asynccontextmanager
 async def open_arrow_producer(
     client: ClusterClient,

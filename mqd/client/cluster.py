@@ -27,6 +27,7 @@ from mqd.client.errors import (
     error_from_wire,
     invalid_type,
 )
+from mqd.client.keyword_options import checks_options
 from mqd.client.metadata import BrokerInfo, ClusterView, TopicInfo
 from mqd.client.nurseries import joining_nursery, lasting_nursery
 from mqd.client.peer import PeerConnection
@@ -446,6 +447,7 @@ _STALE = frozenset(
 )
 
 
+@checks_options()
 @asynccontextmanager
 async def connect(
     bootstrap: str | Sequence[tuple[str, int]],

@@ -29,6 +29,7 @@ from mqd.client.errors import (
 from mqd.client.fetched_batches import ARROW_ROWS_MAX, ConsumedBatch, FetchedBatch
 from mqd.client.fetcher import Fetcher, PartitionFetch
 from mqd.client.group_options import Reset
+from mqd.client.keyword_options import checks_options
 from mqd.client.metadata import ClusterView
 from mqd.client.nurseries import owned_nursery
 from mqd.client.offset_specs import (
@@ -322,6 +323,7 @@ def _ends_wanted(
     return dict(end)
 
 
+@checks_options()
 @asynccontextmanager
 async def open_consumer(
     client: ClusterClient,

@@ -221,7 +221,7 @@ class InvalidType(ClientError, TypeError):
     """An argument of an invalid type. The message names the allowed types."""
 
     def __str__(self) -> str:
-        return f"{self.message}: {self.remedy}"
+        return f"{self.message}: {self.remedy}" if self.remedy else self.message
 
 
 def invalid_value(message: str, remedy: str) -> InvalidValue:

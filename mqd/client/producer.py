@@ -147,7 +147,7 @@ class Producer(BatchSender):
 
     async def flush(self) -> None:
         """Send everything without lingering. Returns when every record that was enqueued before the
-        call has an outcome."""
+        call has an outcome. The error of a record is raised by its Delivery, not here."""
         last = self._queue.last_records()
         await self._flush_until(
             lambda: all(batch.locate(index)[0].outcome is not None for batch, index in last)

@@ -26,6 +26,7 @@ from mqd.client.errors import (
     does_not_exist,
     error_from_wire,
 )
+from mqd.client.keyword_options import checks_options
 from mqd.client.metadata import BrokerInfo
 from mqd.client.nurseries import owned_nursery
 from mqd.client.offset_specs import resolve_offsets
@@ -287,6 +288,7 @@ class RangeReader:
             return ""
 
 
+@checks_options()
 @asynccontextmanager
 async def open_range(
     client: ClusterClient,

@@ -27,6 +27,7 @@ from mqd.client.arguments import (
 from mqd.client.cluster import ClusterClient, check_client
 from mqd.client.errors import ClientError, error_from_wire, invalid_type, invalid_value
 from mqd.client.group_member import GroupMetadata
+from mqd.client.keyword_options import checks_options
 from mqd.client.nurseries import lasting_nursery
 from mqd.client.offsets import Offsets, check_group, check_offsets
 from mqd.client.raw_queue import SMALLER_BATCHES, RawQueue, Sealable
@@ -251,6 +252,7 @@ def _destination(topic: object, batch: Any) -> TopicPartition:
     return tp
 
 
+@checks_options()
 @asynccontextmanager
 async def open_raw_producer(
     client: ClusterClient,
