@@ -105,8 +105,8 @@ class SizeWatch:
         if self._watch.passed(usage) is not None:
             logger.warning(
                 "the cluster's metadata is near its bound share=%.0f%% bytes=%d "
-                "metadata.image.max.bytes=%d: above it no topic, partition or config override is "
-                "created; delete some, or raise the bound on every node",
+                "metadata.image.max.bytes=%d effect='above it no topic, partition or config "
+                "override is created' remedy='delete some, or raise the bound on every node'",
                 100 * usage.share,
                 usage.used,
                 usage.most,

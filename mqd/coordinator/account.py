@@ -87,8 +87,8 @@ class Account:
         if self._watch.passed(usage) is not None:
             logger.warning(
                 "the state of a coordinator is near its bound partition=%s share=%.0f%% bytes=%d "
-                "bytes_max=%d: above it new groups, members, offsets and transactional ids are "
-                "rejected",
+                "bytes_max=%d effect='above it new groups, members, offsets and transactional ids "
+                "are rejected'",
                 self.name,
                 100 * usage.share,
                 used,

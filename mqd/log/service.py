@@ -194,13 +194,18 @@ class LogService:
         self.housekeeping.disk_serial = max(directory.serial for directory in online)
         if any(log.durability.recovery_point_is_too_high for log in self.logs.values()):
             await self.checkpoint_recovery_points()
+        seconds = self._clock.monotonic() - began
+        if not self.logs and not self.fenced:
+            # `clean=False` of a first start would look as if the node had crashed
+            logger.info("logs loaded count=0 seconds=%.3f", seconds)
+            return
         logger.info(
             "logs loaded count=%d fenced=%d scanned_bytes=%d clean=%s seconds=%.3f",
             len(self.logs),
             len(self.fenced),
             progress.scanned_bytes,
             self.registry.clean_start,
-            self._clock.monotonic() - began,
+            seconds,
         )
 
     async def run(self) -> None:

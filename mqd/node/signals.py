@@ -67,7 +67,8 @@ class StopSignals:
                 number = self._arrived.pop(0)
                 if number == signal.SIGHUP:
                     logger.info(
-                        "signal ignored signal=%s reason=a node reads its files only at its start",
+                        "signal ignored signal=%s "
+                        "reason='a node reads its files only at its start'",
                         signal.Signals(number).name,
                     )
                 else:

@@ -113,8 +113,8 @@ class Incarnations:
         if latest.received_at > -math.inf:
             logger.warning(
                 "a node has a new process, the previous one is connected but silent node=%d"
-                " previous_address=%s reason=its machine lost power or the network, or two nodes"
-                " use the same id",
+                " previous_address=%s reason='its machine lost power or the network, or two"
+                " nodes use the same id'",
                 node_id,
                 address,
             )

@@ -48,7 +48,7 @@ class JournalFlusher:
             try:
                 await self._blocking(journal.flush)
                 if self.full is not None:
-                    logger.info("metadata writes resume reason=the disk has space again")
+                    logger.info("metadata writes resume reason='the disk has space again'")
                 self.full = None
                 return True
             except StorageError as error:

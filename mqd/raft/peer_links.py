@@ -135,7 +135,7 @@ class PeerLinks:
 
     def on_link_gone(self, peer: int) -> None:
         logger.info(
-            "peer process ended node=%d reason=its connection broke and its port is closed", peer
+            "peer process ended node=%d reason='its connection broke and its port is closed'", peer
         )
         now = self._clock.monotonic()
         self._before_next_turn(lambda node: node.peer_gone(now, peer))

@@ -422,8 +422,9 @@ class RaftService:
         if not self._credentials.has_secret and self.peer_links.links and not is_loopback(host):
             logger.warning(
                 "the peer listener is open to the network without a cluster secret address=%s:%d"
-                " reason=any machine that reaches it can act as a node of this cluster"
-                " remedy=set cluster_secret or cluster_secret_file in the peers file of every node",
+                " reason='any machine that reaches it can act as a node of this cluster'"
+                " remedy='set cluster_secret or cluster_secret_file in the peers file of every"
+                " node'",
                 host,
                 port,
             )

@@ -336,7 +336,7 @@ class FollowerFetch:
             self._damage_logged_at = now
             logger.error(
                 "followers cannot fetch a damaged partition, and no other replica is in sync "
-                "partition=%s reason=%s remedy=restore it from a backup",
+                "partition=%s reason=%s remedy='restore it from a backup'",
                 log.topic_partition,
                 reason,
             )

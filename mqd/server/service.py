@@ -278,7 +278,7 @@ class Server:
             for connection in list(self._connections):
                 if connection.frames.is_late(now, FRAME_RECEIVE_TIMEOUT_MS / 1000):
                     logger.warning(
-                        "closing a connection peer=%s reason=a request was not complete in time",
+                        "closing a connection peer=%s reason='a request was not complete in time'",
                         connection.peer,
                     )
                     connection.close()
@@ -286,7 +286,7 @@ class Server:
                     connection.is_unauthenticated and now - connection.since > HANDSHAKE_SECONDS_MAX
                 ):
                     logger.debug(
-                        "closing a connection peer=%s reason=no handshake in time",
+                        "closing a connection peer=%s reason='no handshake in time'",
                         connection.peer,
                     )
                     connection.close()

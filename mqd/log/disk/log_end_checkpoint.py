@@ -51,7 +51,7 @@ def load_log_ends(disk: Disk, directory: Path) -> LogEndCheckpoint:
         return LogEndCheckpoint()
     if checkpoint.recovery_points_crc != crc_of_recovery_points(disk, directory):
         logger.warning(
-            "checkpoint ignored file=%s reason=the recovery points were written without it", path
+            "checkpoint ignored file=%s reason='the recovery points were written without it'", path
         )
         checkpoint.lines.clear()
     return checkpoint
