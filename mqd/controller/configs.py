@@ -362,7 +362,8 @@ def _validate(
         try:
             parsed = option.parse(value)
         except ValueError as error:
-            raise MqError(ErrorCode.INVALID_REQUEST, f"{name}: {error}") from error
+            problem = option.problem(error)
+            raise MqError(ErrorCode.INVALID_REQUEST, f"{name}: {problem}") from error
         if option.status is Status.REFUSED and parsed != option.default:
             raise MqError(ErrorCode.INVALID_CONFIG, f"{name} is not supported: {option.note}")
 
