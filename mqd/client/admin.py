@@ -55,6 +55,18 @@ OFFSET_FOR_LEADER_EPOCH, DESCRIBE_CONFIGS, CREATE_PARTITIONS, INCREMENTAL_ALTER_
     44,
 )
 
+_NOT_DELETABLE = {
+    ErrorCode.INVALID_TOPIC_EXCEPTION: (
+        "its topic is internal, and holds the state of coordinators",
+        "choose another topic",
+    ),
+    ErrorCode.POLICY_VIOLATION: (
+        "the cleanup.policy of its topic lacks 'delete'",
+        "choose another topic, or change this one with `mqctl topic config set`",
+    ),
+}
+"""Why DeleteRecords refuses a topic, and what to do."""
+
 
 class Admin(GroupOffsetAdmin, TransactionAdmin, ClusterAdmin):
     """Administration over a ClusterClient. `timeout_s` bounds each call, retries included."""
@@ -291,11 +303,17 @@ class Admin(GroupOffsetAdmin, TransactionAdmin, ClusterAdmin):
                 "timeout_ms": self._timeout_ms,
             }
             response = await self._client.request_leader(node_id, DELETE_RECORDS, body)
-            return outcomes_of(
+            outcomes = outcomes_of(
                 (TopicPartition(topic.name, row.partition_index), row, None, row.low_watermark)
                 for topic in response.topics
                 for row in topic.partitions
             )
+            for tp, outcome in outcomes.done.items():
+                if isinstance(outcome, ClientError) and outcome.code in _NOT_DELETABLE:
+                    message, remedy = _NOT_DELETABLE[outcome.code]
+                    message = f"records of {tp} cannot be deleted: {message}"
+                    outcomes.done[tp] = ClientError(outcome.code, message, remedy=remedy)
+            return outcomes
 
         return await self._each_partition("deleting records", list(offsets), request)
 

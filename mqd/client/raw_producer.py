@@ -25,7 +25,13 @@ from mqd.client.arguments import (
     shown,
 )
 from mqd.client.cluster import ClusterClient, check_client
-from mqd.client.errors import ClientError, error_from_wire, invalid_type, invalid_value
+from mqd.client.errors import (
+    ClientError,
+    error_from_wire,
+    invalid_type,
+    invalid_value,
+    no_such_partition,
+)
 from mqd.client.group_member import GroupMetadata
 from mqd.client.keyword_options import checks_options
 from mqd.client.nurseries import lasting_nursery
@@ -236,10 +242,7 @@ class RawProducer:
             view = await self._client.refresh([tp.topic], seen=None)
             count = sum(1 for _ in view.partitions_of(tp.topic))
             if not 0 <= tp.partition < count:
-                detail = f"the topic has partitions 0 to {count - 1}"
-                raise error_from_wire(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {tp}", detail
-                )
+                raise no_such_partition(tp.partition, tp.topic, count)
 
 
 def _destination(topic: object, batch: Any) -> TopicPartition:

@@ -578,6 +578,17 @@ async def test_an_invalid_record_is_refused_before_it_affects_others(
         assert (await producer.send("a", b"another")).offset == 1
 
 
+async def test_a_partition_that_the_topic_lacks(nursery: trio.Nursery) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.add_topic("a")
+    async with producing(cluster) as (_, producer):
+        with pytest.raises(ClientError, match="partition 9 of 'a' does not exist") as caught:
+            await producer.send("a", b"x", partition=9)
+    assert caught.value.remedy == (
+        "choose one of these partitions, or add one with `mqctl topic add-partitions`"
+    )
+
+
 async def test_a_failed_record_raises_only_from_its_delivery(nursery: trio.Nursery) -> None:
     """As in Kafka's clients: `flush` and the end of the block return when each record has an
     outcome, whatever it is."""
