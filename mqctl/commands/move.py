@@ -8,7 +8,16 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from mqctl.app import FAILED, PARTIAL, Failure, Settings, options, print_message, run_timed
+from mqctl.app import (
+    FAILED,
+    PARTIAL,
+    Failure,
+    Settings,
+    options,
+    print_error,
+    print_message,
+    run_timed,
+)
 from mqctl.moving import (
     PLAN,
     check_done,
@@ -324,7 +333,7 @@ async def _wait(
         await unthrottle(admin, throttled_by(started, snapshot.alive))
     wrong = await check_done(admin, started)
     for tp, reason in sorted(wrong.items()):
-        print_message(f"{tp} was not moved as planned: {reason}")
+        print_error(Failure(f"{tp} was not moved as planned: {reason}"))
     return 0 if not wrong else PARTIAL if len(wrong) < len(started) else FAILED
 
 
