@@ -47,7 +47,7 @@ COLUMNS = (
     Column("open_for", "OPEN-FOR", right=True),
     Column("timeout", "TIMEOUT", right=True),
     Column("partitions", "PARTITIONS"),
-    Column("fate", "FATE"),
+    Column("fate", "OUTCOME"),
 )
 
 
@@ -175,7 +175,7 @@ _yes = click.option("--yes", is_flag=True, help="Skip the confirmation.")
     "--all", "closed", is_flag=True, help="Include transactional ids without an open transaction."
 )
 def list_(settings: Settings, query: str | None, closed: bool) -> None:
-    """List open transactions with their age and fate.
+    """List open transactions with their age and planned outcome.
 
     Without --query and --checkpoint, the transactions of all queries are listed. That includes ids
     of other programs that end with a hyphen and a number.
@@ -236,10 +236,11 @@ def abort(settings: Settings, query: str | None, yes: bool) -> None:
 @_checkpoint
 @_yes
 def commit(settings: Settings, query: str | None, yes: bool) -> None:
-    """Commit the transactions in the decision record of an atomic-batch query.
+    """Commit what an atomic-batch query has decided.
 
-    The query does the same when it resumes. The command fences the query and aborts its other open
-    transactions: they belong to no committed micro-batch.
+    These are the transactions in its decision record. The query does the same when it resumes. The
+    command fences the query and aborts its other open transactions: they belong to no committed
+    micro-batch.
 
     \b
     Example: mqd-spark txn commit --query orders-enriched
