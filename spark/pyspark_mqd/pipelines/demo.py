@@ -168,10 +168,10 @@ def run(spark: Any, bootstrap: str, folder: Path, orders: Orders, output: str) -
         "subscribe": TOPIC,
         "startingOffsets": "earliest",
     }
-    lake = archive.Configuration(source, folder / "lake", str(folder / "state" / "archive"))
+    lake = archive.ArchiveConfiguration(source, folder / "lake", str(folder / "state" / "archive"))
     runner = archive.Runner(lake)
     runner.start(spark, {"processingTime": "5 seconds"})
-    windows = rollup.Configuration(
+    windows = rollup.RollupConfiguration(
         source,
         str(folder / "state" / "rollup"),
         window="10 seconds",

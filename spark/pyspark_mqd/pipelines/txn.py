@@ -28,7 +28,7 @@ from pyspark_mqd.pipelines.checkpoint import folder_of, read_checkpoint
 from pyspark_mqd.pipelines.cli import HELP_NAMES, Failure, Settings, confirm, options
 from pyspark_mqd.pipelines.progress import seconds
 from pyspark_mqd.pipelines.report import Column
-from pyspark_mqd.transaction_ids import Kind, driver_id, identity_of, owner_of
+from pyspark_mqd.transaction_ids import IdKind, driver_id, identity_of, owner_of
 
 if TYPE_CHECKING:
     from mqd.client.sync import BlockingClient
@@ -56,7 +56,7 @@ class Transaction:
     """A transactional id of the form that the sink uses, with its transaction."""
 
     query: str
-    kind: Kind
+    kind: IdKind
     about: TransactionDescription
 
     @property
@@ -72,7 +72,7 @@ class Transaction:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CleanUpPlan:
     """What becomes of the open transactions of one query."""
 
     abort: tuple[Transaction, ...] = ()
@@ -94,7 +94,7 @@ def transactions_of(
     return sorted(found, key=lambda each: (each.query, each.about.transactional_id))
 
 
-def plan(transactions: Iterable[Transaction], decision: Decision | None) -> Plan:
+def plan(transactions: Iterable[Transaction], decision: Decision | None) -> CleanUpPlan:
     """What to do with the open transactions of one query.
 
     The decision lists (id, producer id, epoch): a transaction that an id has begun later, with
@@ -111,7 +111,7 @@ def plan(transactions: Iterable[Transaction], decision: Decision | None) -> Plan
             abort.append(each)
         elif each.is_open:
             ending.append(each)
-    return Plan(tuple(abort), tuple(decided), tuple(ending))
+    return CleanUpPlan(tuple(abort), tuple(decided), tuple(ending))
 
 
 def rows_of(
@@ -139,7 +139,7 @@ def rows_of(
     return rows
 
 
-def fates_of(planned: Plan) -> dict[str, str]:
+def fates_of(planned: CleanUpPlan) -> dict[str, str]:
     """What `abort` would do with each open transaction."""
     fates = {each.about.transactional_id: "to abort" for each in planned.abort}
     fates |= {each.about.transactional_id: "decided: to commit" for each in planned.decided}
@@ -318,7 +318,7 @@ def read_decision(
 
     Waits while the driver's own transaction may still change it. Raises ClientError.
     """
-    if all(each.kind is Kind.TASK for each in transactions):
+    if all(each.kind is IdKind.TASK for each in transactions):
         return None
     return driver_of(client, query).read()
 
@@ -330,7 +330,7 @@ def abort_workers(
 
     A run that starts meanwhile is left alone. None without a record: then nothing is aborted.
     """
-    if all(each.kind is Kind.TASK for each in transactions):
+    if all(each.kind is IdKind.TASK for each in transactions):
         return None
     return driver_of(client, query).abort_undecided()
 
@@ -340,7 +340,7 @@ def _to_fence(transactions: Iterable[Transaction], decision: Decision | None) ->
     return [
         each.about.transactional_id
         for each in transactions
-        if decision is None or each.kind is Kind.TASK
+        if decision is None or each.kind is IdKind.TASK
     ]
 
 
@@ -380,7 +380,7 @@ def show(output: str, transactions: Sequence[Transaction], fates: Mapping[str, s
         report.show(output, COLUMNS, rows if output == "json" else [_shown(row) for row in rows])
 
 
-def report_ends(output: str, planned: Plan, aborted: Sequence[str]) -> None:
+def report_ends(output: str, planned: CleanUpPlan, aborted: Sequence[str]) -> None:
     """What `abort` did, and what is left."""
     decided = [each.about.transactional_id for each in planned.decided]
     report.show_summary(output, {"aborted": list(aborted), "left_decided": decided})

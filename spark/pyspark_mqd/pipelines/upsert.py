@@ -70,7 +70,7 @@ RIGHT_CHECKPOINT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Configuration:
+class UpsertConfiguration:
     """`keys` are the columns that identify a row; `schema` is DDL, or None to infer it."""
 
     source: Mapping[str, str]
@@ -82,7 +82,7 @@ class Configuration:
     skip_malformed: bool = False
 
 
-def plan(spark: SparkSession, configuration: Configuration) -> DataFrame:
+def plan(spark: SparkSession, configuration: UpsertConfiguration) -> DataFrame:
     """A streaming DataFrame of parsed envelopes."""
     return envelopes(spark.readStream.format("mqd").options(**configuration.source).load())
 
@@ -93,7 +93,7 @@ def plan(spark: SparkSession, configuration: Configuration) -> DataFrame:
 class Target:
     """The Delta table, and one MERGE for each micro-batch."""
 
-    def __init__(self, configuration: Configuration) -> None:
+    def __init__(self, configuration: UpsertConfiguration) -> None:
         self._configuration = configuration
         self._place = str(configuration.to)
         self.counts = dict.fromkeys(
@@ -276,7 +276,7 @@ def _utc(rows: pa.Table) -> pa.Table:
 
 def start(
     spark: SparkSession,
-    configuration: Configuration,
+    configuration: UpsertConfiguration,
     target: Target,
     trigger: Mapping[str, Any],
     *,
@@ -348,13 +348,13 @@ def command(
     }
     check_source(source)
     folder = local_folder(to, "--to")
-    configuration = Configuration(
+    configuration = UpsertConfiguration(
         source, folder, settings.checkpoint, names, schema, soft_delete, skip_malformed
     )
     _run(settings, configuration)
 
 
-def _run(settings: Settings, configuration: Configuration) -> None:
+def _run(settings: Settings, configuration: UpsertConfiguration) -> None:
     from pyspark_mqd.pipelines.archive_delta import require_deltalake
     from pyspark_mqd.pipelines.progress import Progress, run_query
     from pyspark_mqd.pipelines.session import is_merged, session
