@@ -195,7 +195,7 @@ class LogService:
         if any(log.durability.recovery_point_is_too_high for log in self.logs.values()):
             await self.checkpoint_recovery_points()
         seconds = self._clock.monotonic() - began
-        if not self.logs and not self.fenced:
+        if not self.logs and not self.fenced and not self.registry.clean_start:
             # `clean=False` of a first start would look as if the node had crashed
             logger.info("logs loaded count=0 seconds=%.3f", seconds)
             return
