@@ -30,7 +30,7 @@ from mqctl.commands.move import (
 )
 from mqctl.moving import print_impossible_moves
 from mqctl.outcomes import finish
-from mqctl.planning import Plan, plan_drain, plan_leaders
+from mqctl.planning import MovePlan, plan_drain, plan_leaders
 from mqctl.quantities import format_bytes
 from mqctl.snapshot import Snapshot, directory_row, disks, take_snapshot
 from mqd.errors import some_of
@@ -277,7 +277,7 @@ def _check_known(snapshot: Snapshot, broker_id: int) -> None:
         )
 
 
-def _cannot_leave(plan: Plan, broker_id: int, *, execute: bool, leaders_only: bool) -> Failure:
+def _cannot_leave(plan: MovePlan, broker_id: int, *, execute: bool, leaders_only: bool) -> Failure:
     """The failure of a drain that has impossible moves."""
     what = "leadership" if leaders_only else "replica"
     if not plan.moves:

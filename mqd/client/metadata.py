@@ -119,7 +119,7 @@ class ClusterView:
         }
         topics: dict[str, TopicInfo] = {} if all_topics else dict(self.topics)
         for row in response.topics:
-            if row.name is None:  # asked by id, and no such topic
+            if row.name is None:  # requested by id, and the topic does not exist
                 continue
             topics[row.name] = self._merge_topic(row)
         return ClusterView(

@@ -36,7 +36,7 @@ from mqd.client.group_member import GroupMetadata
 from mqd.client.keyword_options import checks_options
 from mqd.client.nurseries import lasting_nursery
 from mqd.client.offsets import Offsets, check_group, check_offsets
-from mqd.client.raw_queue import SMALLER_BATCHES, RawQueue, Sealable
+from mqd.client.raw_queue import SMALLER_BATCHES, PrebuiltBatch, RawQueue
 from mqd.client.raw_sender import RawSender
 from mqd.client.resource_arguments import check_topic_partition
 from mqd.client.txn import INIT_PRODUCER_ID, Phase, PreparedTransaction
@@ -46,9 +46,9 @@ from mqd.types import TopicPartition
 
 __all__ = [
     "EndedTransaction",
+    "PrebuiltBatch",
     "PreparedTransaction",
     "RawProducer",
-    "Sealable",
     "end_transaction",
     "open_raw_producer",
 ]
@@ -78,9 +78,9 @@ class RawProducer:
 
     # -- for users
 
-    async def send(self, topic: str, batch: Sealable) -> None:
-        """Queue a batch for `batch.partition`; waits for room only. The producer seals it and owns
-        it from here on.
+    async def send(self, topic: str, batch: PrebuiltBatch) -> None:
+        """Queue a batch for `batch.partition`; waits for room only. The producer completes it and
+        owns it from here on.
 
         Raises ClientError: the first failure of the producer, or an unknown topic or partition.
         """
@@ -102,7 +102,7 @@ class RawProducer:
         self._queue.append(tp, batch, trio.current_time())
         self._sender.wake()
 
-    async def send_all(self, batches: Iterable[tuple[str, Sealable]]) -> None:
+    async def send_all(self, batches: Iterable[tuple[str, PrebuiltBatch]]) -> None:
         """`send` each (topic, batch), in order: for callers in other threads, at the cost of one
         call."""
         if not isinstance(batches, Iterable):
@@ -248,7 +248,7 @@ class RawProducer:
 def _destination(topic: object, batch: Any) -> TopicPartition:
     """Where a batch goes. Raises InvalidType or InvalidValue."""
     check_topic(topic)
-    if not hasattr(batch, "data") or not hasattr(batch, "seal"):
+    if not hasattr(batch, "data") or not hasattr(batch, "finish"):
         raise invalid_type(f"batch is {shown(batch)}", "give an EncodedBatch of columns.encode")
     tp = TopicPartition(str(topic), batch.partition)
     check_topic_partition("the destination", tp)

@@ -27,8 +27,8 @@ logger = logging.getLogger(__name__)
 
 _WAIT_MIN_S = 0.005
 _PAUSED_AFTER_S = 1.0
-"""A watch that wakes up so much late, or by a quarter of a session, was not running. Unread
-heartbeats are waiting then, so no broker counts as silent.
+"""If the watch wakes up later than this, or than a quarter of a session, the process was suspended.
+Unread heartbeats are waiting then, so no broker counts as silent.
 """
 
 
@@ -89,10 +89,11 @@ class SessionWatch:
     async def heartbeat(self, op: Heartbeat) -> HeartbeatReply:
         """On the controller: extend a broker's session, and fence or unfence the broker if due.
 
-        Raises NOT_CONTROLLER also if this node has no reply of its majority for half a session: it
-        may have been deposed, and its brokers must not rely on it. A node that did not run for a
-        while finds heartbeats that waited, and old replies of its voters. So only a leader that
-        surely led a moment ago (I26) responds at once; any other one confirms first that it leads.
+        Raises NOT_CONTROLLER also if this node received no reply from a majority for half a
+        session: it may have been deposed, and its brokers must not rely on it. A node that did not
+        run for a while finds heartbeats that waited, and old replies of its voters. So only a
+        leader that surely led a moment ago (I26) responds at once; any other one confirms first
+        that it leads.
         """
         now = self._clock.monotonic()
         status = self._quorum.status()
@@ -156,7 +157,7 @@ class SessionWatch:
                     self._review_due = False
                     await self._operations.submit(ReviewPartitions())
             except MqError:
-                # not the controller any more, or too slow: the next round finds out
+                # not the controller any more, or too slow: the next iteration checks again
                 self._review_due = True
             else:
                 wait = max(

@@ -1,4 +1,5 @@
-"""The runtime of a coordinator: a shard for each partition of its internal topic that is led here.
+"""The runtime of a coordinator: one shard for each partition of its internal topic that this node
+leads.
 
 A call runs without awaits through handle, append, replay and write (results.py). Its response is
 sent when the high watermark has passed everything that the shard had replayed. The state of a shard
@@ -222,7 +223,7 @@ class CoordinatorService:
         try:
             with self._reload_after_bug(context):
                 self._results.carry_out(context, decide(self._now()))
-        except Exception:  # a bug: this shard is loaded again, and the node runs on
+        except Exception:  # a bug: this shard is loaded again, and the node keeps running
             logger.exception(
                 "reloading a coordinator after an error partition=%s", context.topic_partition
             )

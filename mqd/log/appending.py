@@ -32,7 +32,7 @@ from mqd.protocol.batch import (
     TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
     crc_of,
-    seal,
+    write_crc,
 )
 from mqd.protocol.files import RELATIVE_OFFSET_MAX
 from mqd.types import NO_TIMESTAMP, Offset
@@ -140,12 +140,12 @@ def plan_append(
         log_append_time = max_timestamp = now_ms
         _ATTRIBUTES.pack_into(view, ATTRIBUTES_POSITION, attributes | TIMESTAMP_TYPE_MASK)
         _TIMESTAMP.pack_into(view, MAX_TIMESTAMP_POSITION, now_ms)
-        seal(view)
+        write_crc(view)
     elif attributes & TIMESTAMP_TYPE_MASK:
         # A producer must not set it. The records keep their own timestamps.
         attributes &= ~TIMESTAMP_TYPE_MASK
         _ATTRIBUTES.pack_into(view, ATTRIBUTES_POSITION, attributes)
-        seal(view)
+        write_crc(view)
     # Each batch starts where the one before it ends (I3), in the order of arrival (I6).
     _BASE_LENGTH_EPOCH.pack_into(view, 0, base_offset, length, leader_epoch)
     tail = log.tail

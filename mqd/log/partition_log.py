@@ -189,7 +189,8 @@ class PartitionLog:
 
     @property
     def is_readable(self) -> bool:
-        """Whether records can be read. If only appends are refused, for lack of space, they can."""
+        """Whether records can be read: also if only appends are refused because the disk is
+        full."""
         return self.failure is None or self.failure.is_retriable
 
     def update_config(self, config: LogConfig) -> None:
@@ -232,7 +233,7 @@ class PartitionLog:
             segment,
             self.active,
         )
-        self.active.seal()
+        self.active.on_inactive()
         self.active.next_offset = segment.base_offset
         # The cached position is the end of the old segment. The batch begins in the new one.
         self.positions.pop(segment.base_offset, None)
@@ -267,8 +268,8 @@ class PartitionLog:
         self.watch_active()
 
     def last_stable_offset(self, high_watermark: Offset) -> Offset:
-        """Below it every transaction has ended, with its marker below the high watermark. Never
-        above the high watermark."""
+        """All transactions below this offset have ended, and their markers are committed. It is at
+        most the high watermark."""
         # Log start <= last stable offset <= high watermark (I37).
         first = self.producers.first_unstable_offset(high_watermark)
         return (

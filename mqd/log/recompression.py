@@ -26,7 +26,7 @@ from mqd.protocol.batch import (
     MAGIC,
     crc_of,
     parse_header,
-    seal,
+    write_crc,
 )
 from mqd.protocol.compression import Codec, compress
 from mqd.protocol.record_reader import record_bytes
@@ -93,7 +93,7 @@ def recompressed(view: memoryview, config: LogConfig) -> memoryview:
         )
     _LENGTH(batch, _LENGTH_POSITION, len(batch) - LOG_OVERHEAD_BYTES)
     _ATTRIBUTES(batch, ATTRIBUTES_POSITION, header.attributes & ~CODEC_MASK | codec)
-    seal(batch)
+    write_crc(batch)
     return memoryview(batch)
 
 

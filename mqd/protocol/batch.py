@@ -130,7 +130,7 @@ def crc_of(view: Buffer, position: int = 0, end: int | None = None) -> int:
     return crc
 
 
-def seal(view: bytearray | memoryview, position: int = 0) -> None:
+def write_crc(view: bytearray | memoryview, position: int = 0) -> None:
     """Write the CRC after a change of a field under it (a broker that sets LogAppendTime)."""
     _CRC.pack_into(view, position + CRC_POSITION, crc_of(view, position))
 

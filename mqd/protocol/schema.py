@@ -70,7 +70,7 @@ class UnsupportedApi(ProtocolError):
 # -- kinds of fields
 
 
-class Kind(Protocol):
+class FieldKind(Protocol):
     """The kind of a field's value. `at` returns its construct in one version; `new` returns the
     default value.
     """
@@ -137,7 +137,7 @@ RECORDS: Final = Sized(Blob, LENGTH_32, None)
 
 
 class _Array:
-    def __init__(self, element: Kind) -> None:
+    def __init__(self, element: FieldKind) -> None:
         self.element = element
 
     def at(self, version: int, *, flexible: bool, nullable: bool) -> Construct:
@@ -158,7 +158,7 @@ class Field:
     """One field in all versions of its message."""
 
     name: str
-    kind: Kind
+    kind: FieldKind
     since: int
     until: int
     nullable_since: int | None
@@ -234,7 +234,7 @@ AUTHORIZED_OPERATIONS_UNKNOWN: Final = -(2**31)
 
 def field(
     name: str,
-    kind: Kind,
+    kind: FieldKind,
     *,
     since: int = 0,
     until: int = VERSION_MAX,
@@ -256,7 +256,7 @@ def message(*fields: Field) -> Message:
     return Message(fields)
 
 
-def array(*of: Kind | Field) -> Kind:
+def array(*of: FieldKind | Field) -> FieldKind:
     """Declare an array of one kind, or of structures with these fields."""
     if len(of) == 1 and not isinstance(of[0], Field):
         return _Array(of[0])

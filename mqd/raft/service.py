@@ -8,11 +8,10 @@ Proposals that arrive together share one flush.
 
 A failure has one of four results. Malformed bytes of a peer close its connection. A journal that
 cannot be written stops the node: StorageError leaves `run`, and the write is never retried. A
-machine or a quorum that breaks its rules stops the node, too. A disk without space, its reserve
-used up, makes the turn wait until there is some: to all other nodes that is a slow disk, since no
-message of the turn was sent.
+machine or a quorum that breaks its rules stops the node, too. If the disk and its reserve are full,
+the turn waits for free space. No message of the turn was sent, so the other nodes see a slow disk.
 
-Every node takes part: voters, and observers, which follow the log and count for no majority.
+Every node runs this service. Observers replicate the log and do not count towards a majority.
 """
 
 from __future__ import annotations

@@ -112,7 +112,8 @@ class IsrMembership:
     # -- fetches and writes ------------------------------------------------------------------------
 
     def before_write(self) -> None:
-        """Call it before the first append of a turn: it notes the followers at the log end."""
+        """Call it before the first append of a turn: it records which followers are at the log
+        end."""
         for follower in self.followers.values():
             follower.before_write(self._log.written_end_offset)
 

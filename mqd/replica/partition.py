@@ -31,7 +31,7 @@ _MORE_THAN_ANY_FETCH = 1 << 62
 
 
 class FollowerFetchResult(NamedTuple):
-    """The changes by a follower's fetch."""
+    """The effects of a follower's fetch."""
 
     high_watermark_moved: bool
     proposal: IsrChange | None
@@ -127,8 +127,8 @@ class Partition:
         from run to run.
         """
         self.watches: dict[PartitionWatch, None] = {}
-        """The fetch sessions of followers that contain this partition: each change here is news
-        for them.
+        """The fetch sessions of followers that contain this partition. Each change here is reported
+        to them.
         """
         self.touched = False
         """Whether the current turn has appended here."""
@@ -140,7 +140,7 @@ class Partition:
         """The last stable offset when a fetch was last planned, or parked fetches were last woken.
         """
         self.lso_below_high_watermark = False
-        """Whether it was below the high watermark at that time."""
+        """Whether `planned_stable_offset` was below the high watermark when it was taken."""
 
     def __repr__(self) -> str:
         role = "leader" if self.is_leader else "not leader"

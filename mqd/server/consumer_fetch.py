@@ -31,9 +31,9 @@ from mqd.server.context import Node
 from mqd.server.fetch_run import (
     BY_ID_FROM_VERSION,
     READ_COMMITTED,
+    FetchPlan,
     FetchRun,
     PendingFetch,
-    Plan,
     Response,
     reject,
 )
@@ -134,7 +134,7 @@ class ConsumerFetch:
     def plan(
         self,
         pending: PendingConsumerFetch,
-        plan: Plan[CachedPartition],
+        plan: FetchPlan[CachedPartition],
         items: list[CachedPartition],
         waiter: FetchWaiter | None,
     ) -> None:

@@ -27,9 +27,9 @@ from mqd.replica.waiters import FetchWaiter
 from mqd.server.context import Node
 from mqd.server.fetch_run import (
     BY_ID_FROM_VERSION,
+    FetchPlan,
     FetchRun,
     PendingFetch,
-    Plan,
     Response,
     reject,
 )
@@ -163,7 +163,7 @@ class FollowerFetch:
     def plan(
         self,
         pending: PendingFollowerFetch,
-        plan: Plan[PartitionWatch],
+        plan: FetchPlan[PartitionWatch],
         items: list[PartitionWatch],
         waiter: FetchWaiter | None,
     ) -> None:

@@ -658,7 +658,8 @@ async def test_sent_records_are_not_kept_in_memory(nursery: trio.Nursery) -> Non
         deliveries = [await producer.enqueue("a", bytes(1000)) for _ in range(10)]
         await producer.flush()
         assert all(
-            len(each._batch.writer._body) == 0 and each._batch.sealed is None for each in deliveries
+            len(each._batch.writer._body) == 0 and each._batch.encoded is None
+            for each in deliveries
         )
         assert [(await each.wait()).offset for each in deliveries] == list(range(10))
 

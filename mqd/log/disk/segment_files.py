@@ -216,7 +216,7 @@ def open_segment(disk: Disk, path: Path, segment: Segment, config: LogConfig) ->
             logger.warning("index rebuilt segment=%s reason=%s", segment.file.path, error)
             rebuilt = Segment(segment.base_offset, segment.created_ms, segment.file)
             rebuild(rebuilt, segment.size, config.index_interval_bytes)
-            rebuilt.seal()
+            rebuilt.on_inactive()
             if not segment.suffix:
                 store_indexes(disk, path, rebuilt)
             segment.index, segment.time_index = rebuilt.index, rebuilt.time_index

@@ -170,7 +170,7 @@ class SegmentRewrite:
 
     def _write_indexes(self) -> None:
         segment, disk = self.segment, self._disk
-        segment.seal()
+        segment.on_inactive()
         segment.next_offset = self._next_offset
         assert segment.index is not None and segment.time_index is not None
         files = [
