@@ -71,9 +71,9 @@ OPTIONS = (
 def host(bootstrap: str, group: str, topic: str, protocol: str, count: int) -> None:
     """Run some members: they join at the first line of standard input, and leave at its end.
 
-    Writes lines of JSON to standard output. Each line has, for each partition that was consumed
-    since the previous line, the time of the first and of the last record, and the longest gap
-    between records; in seconds of CLOCK_MONOTONIC.
+    Writes lines of JSON to standard output. Each line has the partitions that were consumed since
+    the previous line. For each, it has the time of the first and of the last record, and the
+    longest gap, in seconds of CLOCK_MONOTONIC.
     """
     settings: dict[str, Any] = {
         "bootstrap.servers": bootstrap,

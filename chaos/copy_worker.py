@@ -11,10 +11,10 @@ transaction), `restarted WHY` (with new clients), `hung CALL`.
 
 `confluent` and `consumer` (confluent-kafka, the classic protocol with cooperative assignment, and
 KIP-848's) have one transactional id for each worker. The group coordinator fences them by member
-and generation, and does not return offsets while a transaction is pending (KIP-447). aiokafka
-supports neither, so it works as clients did before KIP-447, with a transactional id for each source
-partition. The new owner of a partition ends the transaction of the previous owner, and then fetches
-the offset.
+and generation, and does not return offsets while a transaction is pending (KIP-447). The client
+aiokafka supports neither, so it works as clients did before KIP-447, with a transactional id for
+each source partition. The new owner of a partition ends the transaction of the previous owner, and
+then fetches the offset.
 """
 
 from __future__ import annotations

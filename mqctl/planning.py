@@ -5,7 +5,7 @@ only replicas that must move. Impossible moves are listed with the reason.
 
 A drained replica goes to a rack without a replica of its partition, if there is one; there, to the
 broker with the fewest replicas. The result is balanced: no placed replica could move to a broker
-with at least two replicas fewer and an equal or better spread over racks.
+with at least two fewer replicas and an equal or better spread over racks.
 """
 
 from __future__ import annotations

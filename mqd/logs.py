@@ -2,7 +2,7 @@
 
 Modules use the standard library's loggers:
 `logging.getLogger(__name__).info("appends resume partition=%s", partition)`. This module formats
-the lines, quotes each value that has a space, and suppresses repeats: a client that sends invalid
+the lines, quotes each value that has a space, and suppresses repeats. A client that sends invalid
 requests in a loop, or a full disk, must not fill a disk with log lines.
 """
 

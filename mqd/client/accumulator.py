@@ -2,8 +2,8 @@
 and their outcomes. Pure.
 
 Order: the batches of a partition are a queue, and only its head is ever in flight. So a retried
-batch overtakes no other. Invariants: `buffered_bytes` is the sum over all queued batches; a batch
-in flight is the head of its queue; the batches of a partition that the broker did not refuse have
+batch overtakes no other. Invariants: `buffered_bytes` is the sum over all queued batches. A batch
+in flight is the head of its queue. The batches of a partition that the broker did not refuse have
 sequence numbers without gaps (KIP-98).
 """
 

@@ -42,7 +42,7 @@ class Outcomes(NamedTuple):
 class Calls:
     """Calls over a ClusterClient. `timeout_s` bounds each, retries included.
 
-    Without `patient`, a call does not wait for a failover or an election: items of an unreachable
+    Without `patient`, a call does not wait for a failover or an election. Items of an unreachable
     broker, or of a partition without a leader, fail at once. The others have their results.
     """
 

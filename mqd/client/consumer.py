@@ -3,7 +3,7 @@ then
 `async for batch in consumer`.
 
 `fetcher.py` knows the positions and the buffered batches. One task decides what to fetch, and one
-short task for each fetch waits for its response; at most two responses of a partition are buffered.
+short task for each fetch waits for its response. At most two responses of a partition are buffered.
 Fetches have connections of their own: a fetch that waits for data would delay the requests behind
 it. Members of groups are in `group_consumer.py`.
 """

@@ -155,8 +155,8 @@ class Feature(NamedTuple):
 
 
 class BoundUsage(NamedTuple):
-    """How full a bound of a broker is on what clients can make it remember: of the metadata,
-    or of the fullest shard of a coordinator.
+    """The use of a bound on what clients can make a broker remember: of the metadata, or of the
+    fullest shard of a coordinator.
     """
 
     bound: str

@@ -1,5 +1,5 @@
-"""Committed offsets of a group consumer: what its user has processed, what of it is committed, and
-the commits: on request, at intervals, and before a revocation.
+"""Committed offsets of a group consumer: what its user has processed, and what of it is committed.
+Commits happen on request, at intervals, and before a revocation.
 
 A position is the next offset to read. Invariant: only positions of owned partitions are committed.
 """

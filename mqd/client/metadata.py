@@ -2,8 +2,8 @@
 refreshes them.
 
 A view is never changed, only replaced: `merge` takes a Metadata response and returns the next view.
-Invariant: the leader epoch of a known partition of the same topic id never goes back, so a response
-from a broker that lags behind cannot send us to a leader that was deposed (KIP-320).
+Invariant: the leader epoch of a known partition of the same topic id never decreases. So a response
+from a broker that lags behind cannot direct the client to a deposed leader (KIP-320).
 """
 
 from __future__ import annotations

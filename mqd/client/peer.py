@@ -3,8 +3,8 @@ and Raft use it.
 
 Requests get correlation ids in the order of writing. Responses arrive in that order (Kafka's rule),
 so the waiters are a queue. Two tasks own the stream: one sends the whole outbox at once, the other
-one receives. A caller never touches the stream, so the cancellation of a caller cannot cut a frame:
-its request is sent, its response is received and dropped, and only then its slot is free again.
+one receives. A caller never touches the stream, so the cancellation of a caller cannot cut a frame.
+Its request is sent, its response is received and dropped, and only then its slot is free again.
 
 Invariants: every waiter gets exactly one end, a response or an error. After the first failure
 nothing is written or read any more, and every later request fails at once. At most `in_flight_max`

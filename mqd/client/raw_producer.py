@@ -2,7 +2,7 @@
 producer.send(topic, batch)`.
 
 The calls of a program; `raw_sender.py` sends in the background. Always acks=all and idempotent: a
-batch is stored once, in the order of `send`, or the producer fails as a whole: then `flush` and
+batch is stored once, in the order of `send`, or the producer fails as a whole. Then `flush` and
 every later `send` raise the first failure.
 """
 

@@ -6,8 +6,8 @@ in flight, at most five. When one must be retried, nothing more is sent to its p
 batch in flight has its response. Then all unacknowledged batches are sent again in order, with the
 same sequence numbers (KIP-98). So batches stay in order, and the broker drops duplicates.
 
-Invariants: `buffered_bytes` is the sum over all queued batches; batches in flight are the head of
-their queue while nothing failed; sequences of a partition are dense; the first batch under a
+Invariants: `buffered_bytes` is the sum over all queued batches. Batches in flight are the head of
+their queue while nothing failed. Sequences of a partition are dense. The first batch under a
 producer id and epoch is sent alone, because a broker that does not know the producer accepts any
 sequence. A batch may fail although the log contains it.
 """
@@ -57,8 +57,8 @@ NOT_APPENDED = frozenset(
         ErrorCode.PRODUCER_FENCED,
     }
 )
-"""Errors that a broker returns before it appends. After any other one the batch may be in the log:
-a leader that is deposed while the batch waits for the other replicas returns
+"""Errors that a broker returns before it appends. After any other one the batch may be in the log.
+For example, a leader that is deposed while the batch waits for replicas returns
 NOT_LEADER_OR_FOLLOWER, and the next leader may have it (KAFKA-13574).
 """
 

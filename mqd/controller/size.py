@@ -7,8 +7,8 @@ What may grow: topics, partitions, replica sets, overrides, brokers. Bounded by 
 (a fixed set of names), producer ids (one number), lost replicas (counted with the replica). Voters
 are not here: raft/voters.py bounds their number. Observers are in the peers file.
 
-Invariants: the size of an image is `recount` of it; its snapshot's text is never longer; only a
-change that makes the image larger is rejected; restoring a snapshot rejects nothing for its size.
+Invariants: the size of an image is `recount` of it, and its snapshot's text is never longer. Only a
+change that makes the image larger is rejected. Restoring a snapshot rejects nothing for its size.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ the space of topics.
 """
 RESERVED_SHARE: Final = 16
 """This part of the bound is reserved for what a full cluster needs to keep working: internal
-topics, reassignments of partitions, and options of nodes, which are few.
+topics, reassignments, and the few options of nodes.
 """
 
 

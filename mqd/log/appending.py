@@ -192,10 +192,10 @@ def plan_append_as_follower(
     they are written. Returns how many of its bytes were taken.
 
     Offsets, epochs and producers become the leader's, with its gaps, if the topic is or was
-    compacted. Not taken: batches after the first `batches_max`, an incomplete batch, and batches
-    of an epoch above `leader_epoch`, which the caller does not know yet. Raises, and changes
-    nothing, for the first batch: CORRUPT_MESSAGE if it is damaged or does not continue this log,
-    KAFKA_STORAGE_ERROR if it cannot be taken now.
+    compacted. Not taken: batches after the first `batches_max`, an incomplete batch, and batches of
+    an epoch above `leader_epoch`, which the caller does not know yet. Raises for the first batch,
+    and changes nothing. CORRUPT_MESSAGE: it is damaged or does not continue this log.
+    KAFKA_STORAGE_ERROR: it cannot be appended now.
     """
     position, end = 0, len(view)
     epochs, tail, roll, begun = log.epochs, log.tail, log.roll, 0

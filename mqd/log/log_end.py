@@ -2,9 +2,9 @@
 
 A killed process loses no written data as long as its machine runs. That is not true for a disk that
 was detached and attached again, or was replaced by an older copy of itself. So each log directory
-has a checkpoint with one line for each log: the written end at the time of the checkpoint, and
-leader epoch and CRC of the last batch. At the next start, each log must have that batch, or end
-beyond it. Otherwise records were lost: the log is fenced, and the node cannot vouch for its logs.
+has a checkpoint with one line for each log. A line has the written end, and the leader epoch and
+the CRC of the last batch. At the next start, each log must have that batch, or end beyond it.
+Otherwise records were lost: the log is fenced, and the node cannot vouch for its logs.
 
     log-end-checkpoint
         0                                                   version

@@ -17,8 +17,8 @@ Invariants (docs/INVARIANTS.md):
 - log_start <= durable_end <= written_end <= log_end. With an empty queue, written_end = log_end.
 - Segments are in ascending order, without overlap. Only the last one is appended to.
 - Offsets are dense: each batch begins at the offset after the previous one. After a compaction
-  (compaction.py), here or at the leader that this log was copied from, offsets may be missing
-  between batches, but never in uncommitted records.
+  (compaction.py), here or at an earlier leader, offsets may be missing between batches, but never
+  in uncommitted records.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 The parts are in mqd/log/manager: registry.py (the logs), writing.py (appends), reading.py,
 truncation.py, syncer.py, housekeeping.py (retention, checkpoints) and compactor.py.
 
-All slow work is in worker threads: fdatasync (one cycle for each directory takes all logs that wait
-for it: group commit), small files, recovery, removals.
+All slow work is in worker threads: small files, recovery, removals, and fdatasync. One sync cycle
+of a directory includes all logs that wait for it (group commit).
 
 Failures of a disk:
 - It is full, or there are no descriptors or no memory: appends are refused until that has passed.

@@ -12,9 +12,9 @@ Examples:
     field("node_endpoints", array(...), since=10, tag=0)    tagged: on the wire only when it is not
                                                             the default
 
-Decoded messages are construct Containers that carry every declared field: those that the version
-lacks have their defaults, so that a reader need not check the version. Encoding takes any mapping:
-a missing field is written as its default, and fields that the version lacks are omitted.
+Decoded messages are construct Containers that carry every declared field. Fields that the version
+lacks have their defaults, so a reader need not check the version. Encoding takes any mapping: a
+missing field is written as its default, and fields that the version lacks are omitted.
 
 The headers are KIP-482's: request header v2 and response header v1 (tagged fields) for flexible
 versions. The response to ApiVersions always has response header v0: its reader does not know the

@@ -1,7 +1,7 @@
 """The connections of this node with other nodes, in both directions.
 
-Inbound: a connection of the peer listener completes a handshake, then `receive` takes its messages,
-and the next turn of the node takes them from the inbox. Outbound: one `PeerLink` for each node that
+Inbound: a connection of the peer listener completes a handshake, and `receive` takes its messages.
+The next turn of the node takes them from the inbox. Outbound: one `PeerLink` for each node that
 this one calls (transport.py).
 """
 

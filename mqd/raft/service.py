@@ -1,10 +1,10 @@
 """The quorum as a service: a task that runs the Raft node, a task for each peer, and syncs off the
 event loop.
 
-The loop: take all inputs (messages, proposals, connections), run a turn of the node, flush the
-journal in a worker thread if the turn changed it, and only then send the messages of the turn.
-Inputs during the flush wait for the next turn; the event loop itself never waits for the disk.
-Proposals that arrive together share one flush.
+The loop takes all inputs (messages, proposals, connections) and runs a turn of the node. If the
+turn changed the journal, a worker thread flushes it. Only then the service sends the messages of
+the turn. Inputs during the flush wait for the next turn; the event loop itself never waits for the
+disk. Proposals that arrive together share one flush.
 
 A failure has one of four results. Malformed bytes of a peer close its connection. A journal that
 cannot be written stops the node: StorageError leaves `run`, and the write is never retried. A

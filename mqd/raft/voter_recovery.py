@@ -12,9 +12,9 @@ does not vote, become a candidate, or acknowledge entries:
 - Otherwise it waits for replies from enough intact voters: one of them must be in every majority
   that may include this voter. From then on its term is at least theirs, so it follows no leader
   that such a majority has replaced. It acknowledges the entries that it then receives. It becomes a
-  full voter once it has every entry that a leader of that term or a later one had committed, the
-  last one from the leader's own term. These include every entry that was committed with its help
-  (Leader Completeness).
+  full voter once it has all entries that a leader of that term, or of a later one, had committed.
+  The last of them must be from the leader's own term. So it has every entry that was committed with
+  its help (Leader Completeness).
 
 A vote from before the loss may still be in flight, to a candidate that no reply mentions. With a
 new vote in that term, two leaders could be elected. So a candidate counts votes only for the
@@ -30,11 +30,11 @@ restored older copy of a disk looks like a disk that never had more entries; no 
 Never restore one voter's metadata directory from a copy: empty it.
 
 "All" and "majority" refer to the voters of the peers file, and to the latest voter set of any reply
-(voters.py), because the peers file may be newer or older than the log. A new node recovers in the
-same way before it becomes a voter, even if it has copied everything as an observer. An observer has
-the entries that *its* leader committed. If the observer is an emptied voter, a majority with its
-vote and acknowledgements may have replaced that leader. With its vote now, entries that this
-majority committed could be lost.
+(voters.py). The peers file may be newer or older than the log. A new node recovers in the same way
+before it becomes a voter, even if it has copied everything as an observer. An observer has the
+entries that *its* leader committed. If the observer is an emptied voter, a majority with its vote
+and acknowledgements may have replaced that leader. With its vote now, entries that this majority
+committed could be lost.
 
 Not covered: a voter that is emptied while the voter set changes. Wait until the change is
 committed.

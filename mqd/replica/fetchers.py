@@ -7,7 +7,7 @@ that a replica that catches up does not delay the clients of this node.
 
 A fetch without new records is parked at the leader for up to `replica.fetch.wait.max.ms`. If this
 node has something else to fetch meanwhile (a new partition, or the end of a pause), it sends an
-ApiVersions request: the next request of a connection frees its parked fetch.
+ApiVersions request. The next request of a connection ends its parked fetch.
 """
 
 from __future__ import annotations

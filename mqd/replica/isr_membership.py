@@ -1,4 +1,4 @@
-"""The followers of a partition, on its leader: the high watermark waits for some of them, some may
+"""The followers of a partition, on its leader. The high watermark waits for some of them, some may
 join the ISR, and others must leave it. Pure.
 """
 

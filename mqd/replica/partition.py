@@ -7,10 +7,10 @@ Invariants (docs/INVARIANTS.md):
 - log start <= high watermark <= log end.                                  (I4)
 - The high watermark does not decrease while this node leads. While it follows, the high watermark
   decreases only if its log is truncated. (I5)
-- It increases only if the in-sync replicas are at least the effective minimum, and if no replica
-  outside of the ISR is eligible to lead (the ELR, KIP-966). It never passes the log end of a member
-  of the maximal ISR (isr.py). With `flush.before.ack`, it never passes what they have on stable
-  storage. (I22)
+- It increases only if the in-sync replicas are at least the effective minimum, and if no other
+  replica may lead (the ELR, KIP-966, is empty). It never passes the log end of a member of the
+  maximal ISR (isr.py). With `flush.before.ack`, it never passes what they have on stable storage.
+  (I22)
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A fetch acknowledges all records below its offset. The leader does not know the state between two
 fetches. So the time at which a follower was last caught up is the time of a fetch from the leader's
-log end. If producers write without a pause, it is the time of the previous fetch, if this fetch
-reaches the log end of that time (Kafka's `Replica.updateFetchState`).
+log end. With constant writes, if this fetch reaches the log end of the previous fetch, it is the
+time of that fetch (Kafka's `Replica.updateFetchState`).
 """
 
 from __future__ import annotations

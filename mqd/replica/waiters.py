@@ -26,7 +26,7 @@ the response, and the index of its row among them.
 The offset: the batch waits until the high watermark reaches it. `WRITE_ONLY`: it waits for nothing.
 Less than that (`until_durable`): it waits for this replica's fdatasync, and for no follower.
 
-A plain tuple, unpacked into names where it is read: there is one for each batch, and a NamedTuple
+A plain tuple, unpacked into names where it is read. There is one for each batch, and a NamedTuple
 takes 400 ns instead of 30 ns to create.
 """
 WRITE_ONLY: Offset = -1

@@ -1,8 +1,8 @@
 """Client connections by address, and the connection to close when the limit is reached. Pure.
 
-One address must not lock out all others. At the limit, a new connection replaces the longest idle
-connection of the address with the most connections, unless its own address has about as many. So a
-flood from one address takes places only from that address.
+One address must not lock out all others. At the limit, a new connection replaces one of the address
+with the most connections: the longest idle one. It is refused if its own address has about as many.
+So a flood from one address takes places only from that address.
 
 A new connection costs O(log n): a flood does not cause walks over all connections. Each address has
 a heap of its connections, by `last_active` at the time of the entry. A connection that was active

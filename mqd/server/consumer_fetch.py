@@ -3,8 +3,9 @@ last stable offset.
 
 A record is served once it is below the high watermark, never before (I2). A response with
 `read_committed` lists the aborted transactions among its records, with their first offsets. From
-v11 on consumers may read from any replica, up to the high watermark that it knows; a leader sends
-them to a replica in their rack if `replica.selector.class` is rack-aware (KIP-392). ◆ hot path.
+v11 on consumers may read from any replica, up to the high watermark that it knows. A leader
+redirects them to a replica in their rack if `replica.selector.class` is rack-aware (KIP-392). ◆ hot
+path.
 """
 
 from __future__ import annotations

@@ -9,12 +9,12 @@ that it created.
 
 A request in an unsupported version closes its connection, as in Apache Kafka. ApiVersions is the
 exception: its response names the supported versions. A request that the listener does not serve
-closes the connection too: requests between nodes on the client listener; Produce and consumer
-fetches on the peer listener, where no epoch would fence them.
+closes the connection too. The client listener serves no requests between nodes. The peer listener
+serves no Produce and no consumer fetches, which no epoch would fence there.
 
 A node without contact to the controller closes a client's connection after its Metadata response,
 which names no leaders. Otherwise librdkafka, which requests metadata from any connected node, would
-request it only from this one. A client that reconnects may stay longer each time: the whole cluster
+request it only from this one. A client that reconnects may stay longer each time. The whole cluster
 may be without leaders, and clients increase their back-off after each lost connection
 (`reconnect.backoff.max.ms`).
 """

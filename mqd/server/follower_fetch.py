@@ -1,15 +1,15 @@
-"""Fetch as followers send it, on the peer listener: fenced by the sender, the leader epoch and the
-broker epoch, and read up to the log end offset.
+"""Fetch as followers send it, on the peer listener. The sender, the leader epoch and the broker
+epoch fence it. It reads up to the log end offset.
 
 A follower's fetch acknowledges all records below its fetch offset. It moves the high watermark, and
 produce requests that wait for that get their responses in the same turn. A fetch that finds nothing
 waits until records are written, not until they are committed. A new high watermark is sent with the
 next response, or at once where consumers read from followers (KIP-392).
 
-A plan reads only partitions with news (replica/fetch_session.py): if one of a follower's ten
-thousand partitions is written, its fetch costs as much as that of one partition. A large fetch
-fences each partition in the slice that reads it. Records that come behind the plan are news for the
-next fetch. ◆ hot path.
+A plan reads only changed partitions (replica/fetch_session.py). If one of a follower's ten thousand
+partitions is written, its fetch costs as much as that of one partition. A large fetch fences each
+partition in the slice that reads it. Records that come behind the plan are news for the next fetch.
+◆ hot path.
 """
 
 from __future__ import annotations

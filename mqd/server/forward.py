@@ -2,7 +2,7 @@
 controller, and more for `dial`.
 
 Each connection starts with the handshake that the peer requires. If a response is overdue and the
-connection has been silent for a while, it gets no new requests: a cut cable or a stopped process
+connection has been silent for a while, it gets no new requests. A cut cable or a stopped process
 would delay them all. Earlier requests keep waiting.
 """
 

@@ -1,5 +1,5 @@
-"""The bytes of one connection that are received and not handled yet: an unfinished frame, or frames
-that wait for the response of an earlier request.
+"""The received bytes of one connection that are not handled yet: an unfinished frame, or frames
+that wait for an earlier response.
 
 A buffer grows only as its bytes arrive, so that a declared length alone costs nothing (I14). All
 buffers count in the memory of the listener.

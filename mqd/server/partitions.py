@@ -92,7 +92,7 @@ def current_leader(
     """(node, leader epoch) for a client that contacted the wrong node (KIP-951), from the partition
     or from the metadata.
 
-    None if there is no leader, or if the result would be this node: it may have lost the
+    None if there is no leader, or if the result would be this node. It may have lost the
     leadership, and does not know the new leader.
     """
     if partition is not None:

@@ -4,7 +4,7 @@ A run has three phases.
 
 - Safety: faults, load and administration, with the probes after every event.
 - Liveness: all faults end. Within `CONVERGE_SECONDS` of virtual time, there must be a controller,
-  every partition must have a leader and all replicas in sync, every producer must get an
+  and every partition must have a leader and all replicas in sync. Every producer must get an
   acknowledgement, and every consumer must read everything.
 - Check: the checkers compare the responses to clients with the final logs, the probes check every
   byte, and the metadata must have every acknowledged change.

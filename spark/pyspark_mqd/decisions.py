@@ -327,9 +327,9 @@ class Slots:
     """The transactional ids of one Python process, by number: each is of one task at a time.
 
     A number is used again by a later batch of its query only. Then the batch of its last use is
-    complete: Spark starts a batch after `commit` of the one before has returned, so every decided
+    complete. Spark starts a batch after `commit` of the previous one has returned, so every decided
     transaction has ended. Within the same batch, a transaction of a failed or a superseded attempt
-    may be decided already, and a new use of its id would abort it.
+    may be decided already. A new use of its id would abort it.
     """
 
     def __init__(self) -> None:

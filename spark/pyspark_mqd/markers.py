@@ -15,7 +15,7 @@ that of batch N - 1: it has not committed batch N. A task without one looks at t
 
 A task's own marker says nothing about the rows of other tasks. After an older checkpoint was
 restored, Spark plans batch N again, perhaps with rows that another task has committed in batch N or
-later. So the newest marker of all tasks counts, too (`check_newest`): it must not be of a later
+later. So the newest marker of all tasks is checked, too (`check_newest`). It must not be of a later
 batch, nor of a batch N that was planned at another time.
 
 The sum does not depend on the order of rows: a shuffle may deliver the same rows in another order.

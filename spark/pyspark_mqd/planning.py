@@ -1,8 +1,8 @@
 """Plans of the source: where a micro-batch ends, which ranges its tasks read, what was lost. Pure.
 
-Rate limits and range splits equal those of Spark's Kafka source, number by number.
-Invariant: the ranges of a batch depend on (start, end, options) only, so that a batch that runs
-again reads the same rows in the same tasks. Exactly-once sinks rely on it.
+Rate limits and range splits equal those of Spark's Kafka source, number by number. Invariant: the
+ranges of a batch depend on (start, end, options) only. So a batch that runs again reads the same
+rows in the same tasks. Exactly-once sinks rely on it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 One instance lives in a worker of the driver for the whole run and decides offsets. Others, made in
 planners, only `read`. So all that a task needs is in its partition, and all that a later run needs
-is in the offsets: a batch that runs again calls `partitions(start, end)` only.
+is in the offsets. A batch that runs again calls `partitions(start, end)` only.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from mqd.limits import GROUP_MEMBER_BYTES
 class ClassicGroupMembers(Mapping[str, ClassicGroupMember]):
     """A mapping by member id, in the order in which they joined.
 
-    Invariants: `static` maps each instance id to its one member; `waiting_to_join` counts members
-    with a join ticket; `supports` counts members by protocol name; no pending id is a member's;
-    all ids of `not_synced` are members'.
+    Invariants: `static` maps each instance id to its one member. `waiting_to_join` counts members
+    with a join ticket. `supports` counts members by protocol name. No pending id is a member's; all
+    ids of `not_synced` are members'.
     """
 
     def __init__(self) -> None:

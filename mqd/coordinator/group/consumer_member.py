@@ -6,8 +6,8 @@
     UNRELEASED_PARTITIONS  it is in the epoch of the target assignment, and waits for partitions
                            that other members have not released yet
 
-Invariant: a member owns a partition (`assigned` or `revoking`) until it reports that it no longer
-has it, or until it is removed from the group.
+Invariant: a member owns a partition (`assigned` or `revoking`) until it reports the partition as
+released, or until it is removed from the group.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 
 Upgrade: the first ConsumerGroupHeartbeat makes a classic group a consumer group. The classic
 members stay in it: their assignment is also their target, and the generation is the epoch. They
-notice when a heartbeat makes them join again. A partition that a member had when it joined, and
-that the leader assigned to no member, is still its own, to be revoked: the member may not have sent
+notice when a heartbeat makes them join again. A member may have partitions from before it joined
+that the leader assigned to no member. It still owns them and must revoke them: it may not have sent
 SyncGroup yet.
 
 Downgrade: when the last member of the consumer protocol has left, the others are a classic group

@@ -1,8 +1,8 @@
 """Data that can be read but may not be on the disk, after a failed fsync.
 
-After a failed fsync the kernel marks the unwritten pages as clean. Until the machine restarts or
-needs the memory, every process can read them, but no later sync writes them (Rebello et al., "Can
-Applications Recover from fsync Failures?", ATC '20). A process that relies on such pages loses them
+After a failed fsync the kernel marks the unwritten pages as clean. Every process can read them
+until the machine restarts or needs the memory, but no later sync writes them. (Rebello et al., "Can
+Applications Recover from fsync Failures?", ATC '20.) A process that relies on such pages loses them
 in the next power cut.
 
 So a directory in which a write or sync failed gets a mark. The next start rewrites, in place, all

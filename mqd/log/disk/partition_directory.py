@@ -49,7 +49,7 @@ def create_log(
     earlier log with this name.
 
     The log is created as `fresh` (a `free_name`), which a start would remove, and renamed. A killed
-    process leaves a complete directory or none: after a part of one, recovery could not know
+    process leaves a complete directory or none. After a part of one, recovery could not know
     whether the checkpointed high watermark is of this log or of an earlier one.
 
     StorageError if the directory exists. OSError: `fresh` may be left.

@@ -1,7 +1,7 @@
 """`mqd-spark demo`: a cluster, a producer of orders, `archive` and `rollup`, and a live table.
 
-Everything runs on this machine until Ctrl-C, which ends all of it: the nodes are a process of their
-own, the JVM ends with its driver, the producer is a thread.
+Everything runs on this machine until Ctrl-C, which ends all of it. The nodes are a process of their
+own, the JVM ends with its driver, and the producer is a thread.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`mqd-spark rollup`: counts and sums over windows of time, with a watermark and a state store.
 
 `aggregate` is pure: a DataFrame with the columns of the source to one row a window and group. A
-window goes to a topic or to Parquet once, when the watermark has passed its end; the live table
+window goes to a topic or to Parquet once, when the watermark has passed its end. The live table
 shows windows that are still open.
 """
 

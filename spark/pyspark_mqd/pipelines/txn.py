@@ -4,9 +4,9 @@ An open transaction holds back every reader with read_committed. A query ends wh
 open when it resumes; these commands are for a query that never resumes.
 
 `abort` must not touch a transaction that a decision record of atomic-batch lists: its batch counts
-as written. So the driver of atomic_driver.py aborts the others: it takes the record's claim first,
-so that no run that is alive can decide a batch, and leaves a run alone that starts meanwhile.
-`plan` is pure.
+as written. So the driver of atomic_driver.py aborts the others. It takes the record's claim first,
+so that no active run can decide a batch. It does not disturb a run that starts meanwhile. `plan` is
+pure.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 upsert_events.py reduces the rows of the source to one row for each key, its newest change. A Delta
 MERGE applies them through delta-rs. Its commit carries the app transaction (query id, batch id) and
-one with a digest of the planned offsets, so that a re-run of a micro-batch changes nothing. The
-same id with other offsets is an old copy of the checkpoint, and stops the query. A micro-batch
-without a change has such a commit too: a table without one is not the table of the checkpoint.
+one with a digest of the planned offsets. So a re-run of a micro-batch changes nothing. The same id
+with other offsets is an old copy of the checkpoint, and stops the query. A micro-batch without a
+change has such a commit too: a table without one is not the table of the checkpoint.
 
 The order of changes is (source.file; source.lsn, .pos or .scn; source.ts_ms; offset). A change that
 is older than the row in the table has no effect. After a hard delete no row is left to compare
@@ -327,8 +327,8 @@ def command(
     if events are repeated or late. Tombstones are ignored: the delete event before each suffices.
 
     An event that cannot be applied ends the command with exit code 1 before its micro-batch is
-    applied: a value that is not an envelope, a truncate (op t), a null in a column of --key, or a
-    column with a reserved name (_order, _deleted).
+    applied. Such events are: a value that is not an envelope, a truncate (op t), a null in a column
+    of --key, or a reserved column (_order, _deleted).
 
     \b
     Example: mqd-spark upsert --topics db.public.users --to users --key id --checkpoint state/users
