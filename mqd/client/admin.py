@@ -168,7 +168,7 @@ class Admin(GroupOffsetAdmin, TransactionAdmin, ClusterAdmin):
         return results
 
     async def list_topics(self, *, internal: bool = False) -> list[TopicInfo]:
-        """All topics by name; `internal` includes those that the cluster keeps for itself."""
+        """All topics by name; `internal` includes the internal topics of the cluster."""
         check_flag("internal", internal)
 
         async def attempt() -> list[TopicInfo]:

@@ -356,7 +356,7 @@ class ClusterAdmin(Calls):
         """Begin to move each partition to its target replicas, preferred leader first; None cancels
         what is under way (KIP-455).
 
-        Returns when the moves have begun; `list_partition_reassignments` tells which are not done.
+        Returns when the moves have begun; `list_partition_reassignments` lists those in progress.
         """
         check_targets("targets", targets)
 

@@ -245,7 +245,7 @@ class PartitionState(NamedTuple):
 
 
 class Reassignment(NamedTuple):
-    """A move under way: all replicas, those that are to come and those that are to go."""
+    """A move under way: all replicas, those to add and those to remove."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]

@@ -142,7 +142,7 @@ class GroupCommits:
                 self._nursery.start_soon(self._commit_in_background)
 
     async def _commit_in_background(self) -> None:
-        """Nobody waits for this commit: offsets that it could not commit are in the next one."""
+        """No task waits for this commit: offsets that it could not commit are in the next one."""
         try:
             deadline = trio.current_time() + self._interval_s
             await self.commit(self._uncommitted, deadline=deadline)

@@ -7,8 +7,8 @@ one receives. A caller never touches the stream, so the cancellation of a caller
 Its request is sent, its response is received and dropped, and only then its slot is free again.
 
 Invariants: every waiter gets exactly one end, a response or an error. After the first failure
-nothing is written or read any more, and every later request fails at once. At most `in_flight_max`
-requests have no response yet.
+nothing is written or read, and every later request fails at once. At most `in_flight_max` requests
+have no response yet.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class PeerConnection:
 
     @property
     def failure(self) -> str | None:
-        """Why this connection is of no use any more, or None while it is."""
+        """Why this connection can no longer be used; None while it can."""
         return self._failure
 
     def close(self, reason: str = "the connection was closed on this side") -> None:

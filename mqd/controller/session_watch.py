@@ -157,7 +157,7 @@ class SessionWatch:
                     self._review_due = False
                     await self._operations.submit(ReviewPartitions())
             except MqError:
-                # not the controller any more, or too slow: the next iteration checks again
+                # no longer the controller, or too slow: the next iteration checks again
                 self._review_due = True
             else:
                 wait = max(

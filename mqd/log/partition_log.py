@@ -3,7 +3,7 @@
 The states of a record, in order:
 
     planned      `plan_append` (appending.py) gave it an offset and queued its bytes.
-                 `log_end_offset` includes it. Nobody can read it.
+                 `log_end_offset` includes it. No consumer can read it.
     written      The service wrote the queue to the file. `written_end_offset` includes it. It can
                  be read.
     durable      After the write, an fdatasync began and returned. `durability.end_offset` includes

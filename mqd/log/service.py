@@ -304,7 +304,7 @@ class LogService:
             # The log that has this name now may have got small files of the old one.
             now.epochs.dirty |= now is not log
             if self.directories[now.directory].failed is None:
-                # A write that was undone is a truncation, too. Nobody else requests a sync of the
+                # A write that was undone is a truncation, too. Nothing else requests a sync of the
                 # records before it.
                 self.request_sync(now)
             return

@@ -193,8 +193,8 @@ class ReplicaService:
         self.parked.wake_followers([partition])
 
     def follower_advanced(self, partition: Partition) -> None:
-        """This node follows, and `Partition.follower_progress` had news: take the log start of the
-        leader, and wake the consumers that read here.
+        """This node follows, and `Partition.follower_progress` has changed: take the log start of
+        the leader, and wake the consumers that read here.
         """
         log = partition.log
         if partition.leader_log_start_offset > log.log_start_offset:

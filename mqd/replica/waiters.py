@@ -152,7 +152,7 @@ class Waits(Protocol):
 
     deadline: float
     freed: bool
-    """Whether it needs no deadline any more."""
+    """Whether it no longer needs a deadline."""
 
 
 WaiterT = TypeVar("WaiterT", bound=Waits)

@@ -312,7 +312,7 @@ class Connection:
             self._watch(self._events | READABLE)
 
     def resume(self) -> None:
-        """Nothing holds the connection any more: handle the kept frames, then receive. The caller
+        """Nothing refers to the connection now: handle the kept frames, then receive. The caller
         ends the turn.
         """
         if not self.open:

@@ -72,7 +72,7 @@ class PendingConsumerFetch(PendingFetch):
     wanted: list[CachedPartition]
     """All partitions of the session, or of the request."""
     incremental: bool
-    """Whether the response omits partitions without news."""
+    """Whether the response omits unchanged partitions."""
 
 
 class ConsumerFetch:

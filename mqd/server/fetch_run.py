@@ -2,7 +2,7 @@
 
 A run reads each partition of the fetch (the plan). It sends the response if the plan has
 `min_bytes`, an error, or no time left. Otherwise it parks the fetch. New records, the deadline, or
-another request on the connection wake the fetch, and it is planned once more.
+another request on the connection wake the fetch, and it is planned again.
 
 A task plans and encodes a fetch of many partitions in slices. Later requests of the connection wait
 while the fetch is planned, but not while it is parked. Its waiter exists before the plan reads the

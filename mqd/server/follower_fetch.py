@@ -8,8 +8,8 @@ next response, or at once where consumers read from followers (KIP-392).
 
 A plan reads only changed partitions (replica/fetch_session.py). If one of a follower's ten thousand
 partitions is written, its fetch costs as much as that of one partition. A large fetch fences each
-partition in the slice that reads it. Records that come behind the plan are news for the next fetch.
-◆ hot path.
+partition in the slice that reads it. The next fetch reads records that arrive after the plan. ◆ hot
+path.
 """
 
 from __future__ import annotations
@@ -214,8 +214,8 @@ class FollowerFetch:
         plan.size, plan.urgent = size, urgent or not session.open
 
     def _is_urgent(self, followed: PartitionWatch, row: FetchRow) -> bool:
-        """Whether news without records is sent at once: the first response about a partition, a new
-        log start offset, and a new high watermark if consumers read from followers.
+        """Whether changes without records are sent at once: the first response about a partition, a
+        new log start offset, and a new high watermark if consumers read from followers.
         """
         if followed.last_sent is None or self._replica.parked.consumers_read_from_followers:
             return True
@@ -374,9 +374,9 @@ class FollowerFetch:
     def _row_sent(
         self, pending: PendingFollowerFetch, followed: PartitionWatch, row: FetchRow
     ) -> None:
-        """Remove a partition from the news, and count throttled bytes. After records or a diverging
-        epoch the follower names the partition again. A partition for which the response had no room
-        stays in the news.
+        """Remove a partition from the changed ones, and count throttled bytes. After records or a
+        diverging epoch the follower names the partition again. A partition for which the response
+        had no room remains a changed one.
         """
         partition = followed.watched
         if not isinstance(partition, Partition):

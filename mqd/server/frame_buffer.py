@@ -1,8 +1,8 @@
 """The received bytes of one connection that are not handled yet: an unfinished frame, or frames
 that wait for an earlier response.
 
-A buffer grows only as its bytes arrive, so that a declared length alone costs nothing (I14). All
-buffers count in the memory of the listener.
+A buffer grows only as its bytes arrive, so that a declared length alone allocates nothing (I14).
+All buffers count in the memory of the listener.
 """
 
 from __future__ import annotations

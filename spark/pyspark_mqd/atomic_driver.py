@@ -1,7 +1,7 @@
 """The driver of mode atomic-batch: reads and writes the decision record, and ends transactions.
 
 Each call opens the driver's transactional id first. That fences drivers that were started before:
-they cannot write D any more. What a call then reads stays true until it writes, or it is fenced.
+they can no longer write D. What a call then reads stays true until it writes, or it is fenced.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Driver:
     def plan(self, query_id: str | None) -> str:
         """Before tasks start: fence older drivers, commit what D lists, abort orphans, and claim.
 
-        Returns the claim, which `commit` needs. `query_id` is None where it is not known yet.
+        Returns the claim, which `commit` needs. `query_id` is None if it is not known yet.
         """
         with self._fencing() as producer:
             decision = self.read() or Decision(NO_BATCH, query_id or "", (), ended=True)
@@ -269,7 +269,7 @@ class Driver:
 
     def _orphans(self, decision: Decision) -> list[Prepared]:
         """Open transactions of the query's workers that D does not list. None while brokers do not
-        answer: the next batch looks again."""
+        respond: the next batch looks again."""
         try:
             return self._open_orphans(decision)
         except ClientError as error:

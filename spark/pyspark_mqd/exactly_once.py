@@ -291,9 +291,9 @@ def check_plan(settings: dict[str, str | None]) -> None:
 def committed_rows(
     client: BlockingClient, options: SinkOptions, query: str, task: Task, plan: BatchPlan
 ) -> Marker | None:
-    """The task's marker if it has committed this batch; None if it is to write it.
+    """The task's marker if it has committed this batch; None if it must write it.
 
-    Raises ExactlyOnceError where neither is certain. Called after InitProducerId only.
+    Raises ExactlyOnceError if neither is certain. Called after InitProducerId only.
     """
     group = task_id(query, task.partition)
     batch_groups = [batch_group(query, batch_id) for batch_id in (0, 1)]
@@ -404,7 +404,7 @@ def newest_markers(client: BlockingClient, query: str, batch_id: int | None) -> 
 
 
 def read_marker(client: BlockingClient, group: str) -> Marker | None:
-    """The newest marker of a group, when no transaction may change it any more."""
+    """The newest marker of a group, when no transaction can change it any longer."""
     return read_markers(client, [group])[group]
 
 

@@ -8,7 +8,7 @@ to batch, so the batch marker of N - 1 stays while batch N is written.
 
 Each marker expires separately: `offsets.retention.minutes` after it was committed, 7 days by
 default. So a missing marker proves nothing by itself. A task may write batch N if its own marker is
-that of batch N - 1: it has not committed batch N. A task without one looks at the batch marker of N
+that of batch N - 1: it has not committed batch N. A task without one checks the batch marker of N
 - 1. Every marker of batch N is younger than that one. So if it is younger than the retention, no
   marker of batch N has expired, and the task has not committed. Its presence is not enough, because
   coordinators delete expired offsets at different times.
@@ -197,7 +197,7 @@ def task_action_by_batch_marker(
 
 
 def check_first_batch(planned_ms: int | None, *, now_ms: int, retention_ms: int) -> None:
-    """Batch 0 has no batch before it: no marker of it has expired if it was planned just now.
+    """Batch 0 has no previous batch: no marker of it has expired if it was planned just now.
 
     `planned_ms` is None where the driver cannot read the checkpoint. Raises ExactlyOnceError.
     """

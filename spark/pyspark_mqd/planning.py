@@ -266,7 +266,8 @@ def overtaken(ranges: Iterable[OffsetRange], log_starts: Offsets) -> list[Loss]:
 
 
 def describe_losses(losses: Sequence[Loss]) -> str:
-    """One sentence about what was lost and why; Spark's first words, for whoever searches them."""
+    """One sentence about what was lost and why: the start of Spark's own message, so that a search
+    finds it."""
     shown = "; ".join(loss.reason for loss in losses[:20])
     more = f"; and {len(losses) - 20} more" if len(losses) > 20 else ""
     return (

@@ -157,7 +157,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- tasks
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        if start == end:  # first offsets in `end` belong to the batch before
+        if start == end:  # first offsets in `end` belong to the previous batch
             return []
         before, after = StreamOffset.from_json(start), StreamOffset.from_json(end)
         options = self._options

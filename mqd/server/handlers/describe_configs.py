@@ -218,8 +218,8 @@ def _node_candidates(node: Node, key: str) -> Candidates:
 def _all_nodes(node: Node, request: Any) -> Iterator[dict[str, Any]]:
     """Only values that are set for all nodes: no single node has these.
 
-    A static option that an earlier version stored has no effect any more; it is shown with its
-    value, so that it can be deleted.
+    A static option that an earlier version stored has no effect; it is shown with its value, so
+    that it can be deleted.
     """
     for key, text in sorted(node.image.node_configs(None).items()):
         option = NODE_OPTIONS[key]

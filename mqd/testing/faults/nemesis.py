@@ -1,7 +1,7 @@
 """The nemesis: injects random faults at random times.
 
-Faults overlap: each one begins at a random time, lasts for a random time, and ends by itself.
-`heal` ends all of them. The `FaultPlan` of a seed has the families of faults and their rate.
+Faults overlap: each one begins at a random time, lasts for a random time, and then ends. `heal`
+ends all of them. The `FaultPlan` of a seed has the families of faults and their rate.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 `offsets/N` is written before batch N runs and holds where it ends; `commits/N` is written when the
 batch is done. So batch N covers `[offsets/N-1, offsets/N)`. A batch with `offsets/N` and without
-`commits/N` is planned: Spark runs exactly that range again, whatever it has done of it before.
+`commits/N` is planned: Spark runs exactly that range again, also if it has done a part of it
+before.
 
 Therefore only one change is safe, and only while nothing is planned: to replace the newest
 `offsets/N`, whose commit exists. Spark never runs that batch again, and starts batch N+1 there.
@@ -178,8 +179,9 @@ def _has_topics(text: str) -> bool:
 def plan_reset(checkpoint: Checkpoint, source: int, target: Offsets) -> OffsetLogEntry:
     """The entry that makes the next batch of `source` start at `target`. Raises CheckpointError.
 
-    Partitions that `target` does not name stay where they are. Topic ids stay, so that a topic made
-    anew is still noticed; leader epochs of moved partitions go, for they belong to the old offsets.
+    Partitions that `target` does not name stay where they are. Topic ids stay, so that a topic that
+    was created again is still noticed; leader epochs of moved partitions go, for they belong to the
+    old offsets.
     """
     planned = checkpoint.planned
     if planned is not None:

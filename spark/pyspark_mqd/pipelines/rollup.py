@@ -191,7 +191,7 @@ class LiveTable:
         self.print(columns)
 
     def print(self, columns: Sequence[str]) -> None:
-        """The table, in place of the one before on a terminal."""
+        """The table. On a terminal it replaces the previous one."""
         rows = [self._rows[key] for key in sorted(self._rows)]
         if self._output == "json":
             sys.stdout.write("".join(json.dumps(row, default=str) + "\n" for row in rows))

@@ -205,7 +205,7 @@ class Target:
 def planned_digest(spark: SparkSession, checkpoint: str, batch: int) -> int:
     """A digest of the offsets at which a micro-batch ends, by the offset log of the checkpoint.
 
-    Spark writes that file before it runs the micro-batch, and never plans the same one anew.
+    Spark writes that file before it runs the micro-batch, and never plans the same one again.
     """
     from pyspark_mqd.pipelines.checkpoint import OFFSET_LOG, parse_entry, parse_source
 

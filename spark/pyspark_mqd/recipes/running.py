@@ -124,7 +124,7 @@ def _decode(
         return decoder(value), None
     except Outage:
         raise
-    except Exception as error:  # whatever a decoder raises for a value that it does not like
+    except Exception as error:  # any exception of a decoder for an invalid value
         return None, error
 
 
