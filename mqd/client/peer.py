@@ -167,8 +167,8 @@ class PeerConnection:
         self.features = {row.name: row.max_version_level for row in response.finalized_features}
 
     def version_of(self, api: Api, *, at_most: int | None = None) -> int:
-        """The newest version of `api` that both sides know;
-        ClientError(UNSUPPORTED_VERSION) if there is none.
+        """The newest version of `api` that both sides know. Raises ClientError(UNSUPPORTED_VERSION)
+        if there is none.
         """
         served = self.versions.get(api.key)
         if served is None:

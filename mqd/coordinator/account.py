@@ -97,7 +97,8 @@ class Account:
         return most - used
 
     def make_room(self, wanted: int, what: str, now_seconds: float) -> None:
-        """MqError COORDINATOR_NOT_AVAILABLE, which clients retry, if so much cannot be added."""
+        """Raises MqError COORDINATOR_NOT_AVAILABLE, which clients retry, if so much cannot be
+        added."""
         # Only growth is refused: what is in the log is always loaded (I46).
         if wanted > 0 and wanted > self.available(wanted, now_seconds):
             logger.warning(

@@ -93,7 +93,7 @@ class CoordinatorContext:
         return self.state is ContextState.ACTIVE
 
     def check_active(self) -> None:
-        """MqError COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE."""
+        """Raises MqError COORDINATOR_LOAD_IN_PROGRESS or COORDINATOR_NOT_AVAILABLE."""
         if not self.is_active:
             code, message = _ERRORS[self.state]
             raise MqError(code, message.format(partition=self.topic_partition))

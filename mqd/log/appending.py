@@ -293,7 +293,7 @@ def _replay_marker(log: PartitionLog, queued: Queued, view: memoryview, offset: 
 
 
 def _plan_roll(log: PartitionLog, base_offset: Offset) -> Queued:
-    """Plan a new segment. MqError KAFKA_STORAGE_ERROR, and nothing has changed."""
+    """Plan a new segment. Raises MqError KAFKA_STORAGE_ERROR, and nothing has changed."""
     durability = log.durability
     partition = log.topic_partition
     if not durability.may_roll:

@@ -346,7 +346,7 @@ class PartitionLog:
         yield from self.segments[self.segment_index(offset) :]
 
     def check_readable(self, offset: Offset) -> None:
-        """MqError OFFSET_OUT_OF_RANGE unless `offset` is in the log or at its end."""
+        """Raises MqError OFFSET_OUT_OF_RANGE unless `offset` is in the log or at its end."""
         if not self.log_start_offset <= offset <= self.written_end_offset:
             raise MqError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,

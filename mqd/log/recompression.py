@@ -67,8 +67,8 @@ def recompressed(view: memoryview, config: LogConfig) -> memoryview:
     """The one batch in `view` with the codec of its topic, and a new CRC. A batch with a wrong
     shape, size, CRC or codec is returned unchanged: the append refuses it.
 
-    MqError: CORRUPT_MESSAGE for records that cannot be decompressed, MESSAGE_TOO_LARGE beyond the
-    bound, or if the result is larger than max.message.bytes.
+    Raises MqError: CORRUPT_MESSAGE for records that cannot be decompressed, MESSAGE_TOO_LARGE
+    beyond the bound, or if the result is larger than max.message.bytes.
     """
     header = parse_header(view)
     size = len(view)

@@ -186,8 +186,8 @@ class LogService:
     # -- starting and stopping -------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Lock the directories and recover every log. StorageError if no directory can be used, or
-        if one belongs to another node."""
+        """Lock the directories and recover every log. Raises StorageError if no directory can be
+        used, or if one belongs to another node."""
         began = self._clock.monotonic()
         progress = await self.registry.load()
         online = self.registry.online()
@@ -280,8 +280,8 @@ class LogService:
         await self._syncer.wait()
 
     def _not_synced(self, log: PartitionLog, error: StorageError | OSError) -> None:
-        """StorageError: there was no space for the small files. Without descriptors, nothing was
-        tried. Any other failure is final."""
+        """Raises StorageError: there was no space for the small files. Without descriptors, nothing
+        was tried. Any other failure is final."""
         if isinstance(error, OSError) and error.errno not in NO_DESCRIPTORS:
             failure = storage_error(f"cannot sync {log.path}", error)
             self.registry.fail_directory(log.directory, failure)

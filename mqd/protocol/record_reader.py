@@ -45,7 +45,7 @@ def iterate_records(
     header: BatchHeader | None = None,
     limit: int = limits.DECOMPRESSED_BYTES_MAX,
 ) -> Iterator[Record]:
-    """The records of the batch at `position`, decompressed to at most `limit` bytes.
+    """The records of the batch at `position`, decompressed to at most `limit` bytes. Raises
     MqError(CORRUPT_MESSAGE) on damage.
 
     Offsets that do not ascend within the range of the header, and timestamps above 64 bits, are

@@ -335,8 +335,8 @@ class RaftService:
         """Open the journal, and run until `stop` or cancellation. `started` when the files are read
         and valid.
 
-        Raises StorageError if they are not. After `started`, in an ExceptionGroup: StorageError if
-        the journal can no longer be written, QuorumBroken, and exceptions of the machine.
+        Raises StorageError if they are not. After `started`, raises an ExceptionGroup: StorageError
+        if the journal can no longer be written, QuorumBroken, and exceptions of the machine.
         """
         journal = await self._blocking(
             lambda: open_journal(

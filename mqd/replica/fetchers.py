@@ -94,8 +94,8 @@ class Fetchers:
         connect: Callable[[NodeId], Awaitable[Line]],
         broker_epoch: Callable[[], int],
     ) -> None:
-        """`connect` returns a new, authenticated connection to the peer listener of a node. OSError
-        if it cannot connect. `broker_epoch`: of this node's registration, so that the
+        """`connect` returns a new, authenticated connection to the peer listener of a node. Raises
+        OSError if it cannot connect. `broker_epoch`: of this node's registration, so that the
         leader can fence earlier ones (KIP-903).
         """
         self._node_id = node_id

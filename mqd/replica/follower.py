@@ -281,7 +281,7 @@ class Follower:
     def on_response(self, response: FetchedTopics, now: float) -> list[Action]:
         """The actions for the partitions of a response.
 
-        MqError if the leader rejected the whole request.
+        Raises MqError if the leader rejected the whole request.
         """
         if response.error_code:
             self.disconnected()

@@ -187,7 +187,7 @@ class ReplicaService:
 
     def delete_records(self, partition: Partition, offset: Offset) -> None:
         """Move the log start of a partition that this node leads to `offset`, and wake its
-        followers. MqError as `LogService.delete_records`.
+        followers. Raises MqError as `LogService.delete_records` does.
         """
         self.logs.delete_records(partition.log, offset)
         self.parked.wake_followers([partition])

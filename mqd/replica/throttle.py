@@ -33,7 +33,7 @@ def throttled_partitions(entries: Iterable[str], node_id: NodeId) -> frozenset[i
     """The partitions whose replica on `node_id` is in a list of `partition:node` entries.
     EVERY_PARTITION for `*`.
 
-    ValueError for any other entry.
+    Raises ValueError for any other entry.
     """
     partitions = set()
     for entry in entries:

@@ -37,8 +37,8 @@ _NO_TRANSACTIONS: list[Any] = []
 
 
 def leading(node: Node, topic: str, index: int, current_leader_epoch: int = NO_EPOCH) -> Partition:
-    """The partition, if this node leads it in the leader epoch that the request names. MqError
-    otherwise.
+    """The partition, if this node leads it in the leader epoch that the request names. Raises
+    MqError otherwise.
     """
     partition = node.replica.get(TopicPartition(topic, index))
     if partition is None:

@@ -234,8 +234,8 @@ class Verification:
     async def _send_to_coordinator(
         self, transactional_id: str, request: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """MqError COORDINATOR_NOT_AVAILABLE if the id has no coordinator; OSError if that node is
-        unreachable.
+        """Raises MqError COORDINATOR_NOT_AVAILABLE if the id has no coordinator; OSError if that
+        node is unreachable.
         """
         node = self._node
         found = node.image.partition(
@@ -298,8 +298,8 @@ async def offsets_confirmed(
     """Within this context, the group coordinator may append offsets of this transaction. If the
     group coordinator is on another node, it returns that error itself.
 
-    MqError if the partition is not part of the transaction. COORDINATOR_LOAD_IN_PROGRESS if that is
-    unknown now: clients then retry without a search for another coordinator.
+    Raises MqError if the partition is not part of the transaction. COORDINATOR_LOAD_IN_PROGRESS if
+    that is unknown now: clients then retry without a search for another coordinator.
     """
     partition = node.replica.get(TopicPartition(GROUPS_TOPIC, node.groups.partition_of(group_id)))
     if (

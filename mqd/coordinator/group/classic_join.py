@@ -84,7 +84,8 @@ class Joins:
         return draft.result()
 
     def _has_room(self, group: ClassicGroup, join: _Join) -> bool:
-        """Whether the group has room. MqError COORDINATOR_NOT_AVAILABLE if the node has none."""
+        """Whether the group has room. Raises MqError COORDINATOR_NOT_AVAILABLE if the node has
+        none."""
         member = group.members.get(join.request.member_id)
         size = (
             protocols_size(join.protocols)

@@ -154,8 +154,8 @@ class ClassicGroupMembers(Mapping[str, ClassicGroupMember]):
         return max((one.rebalance_timeout_ms for one in self._by_id.values()), default=0)
 
     def check(self, member_id: str, instance_id: str | None) -> ClassicGroupMember:
-        """The member. MqError UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another member has the
-        instance id."""
+        """The member. Raises MqError UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another member has
+        the instance id."""
         if instance_id is not None:
             current = self.static.get(instance_id)
             if current is None:

@@ -198,7 +198,7 @@ def check_epoch(member: ConsumerGroupMember, epoch: int, reported: Partitions | 
     """A heartbeat must have the member's epoch, or the previous epoch if the response with the new
     one may be lost.
 
-    MqError FENCED_MEMBER_EPOCH.
+    Raises MqError FENCED_MEMBER_EPOCH.
     """
     if epoch == JOINING or epoch == member.epoch:
         return

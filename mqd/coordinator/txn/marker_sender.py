@@ -101,8 +101,8 @@ class MarkerSender:
         """`leader_of(partition)`: None while there is none. `exists(partition)`: in the metadata
         that this node has applied.
 
-        `send(node, request)`: WriteTxnMarkers as the API declares it, and its response; OSError
-        when the node cannot be reached. `seal`: the same for SealTransactions.
+        `send(node, request)`: WriteTxnMarkers as the API declares it, and its response. Raises
+        OSError if the node cannot be reached. `seal`: the same for SealTransactions.
         """
         self._leader_of = leader_of
         self._exists = exists

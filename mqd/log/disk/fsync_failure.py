@@ -40,7 +40,7 @@ def clear_mark(disk: Disk, directory: Path) -> None:
 
 
 def rewrite_in_place(disk: Disk, path: Path) -> None:
-    """Make all pages of the file dirty, so that its next sync writes them. OSError."""
+    """Make all pages of the file dirty, so that its next sync writes them. Raises OSError."""
     file = disk.open(path)
     size = file.size()
     for position in range(0, size, SCAN_BYTES):

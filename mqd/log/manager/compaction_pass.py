@@ -188,7 +188,7 @@ class CompactionPass:
             await self._swap(SegmentSwap(group, rewrite.segment))
 
     def _check_space(self, group: list[Segment]) -> None:
-        """OSError if the disk has no space for a copy of the group."""
+        """Raises OSError if the disk has no space for a copy of the group."""
         path = self._log.path
         size = sum(segment.size for segment in group)
         if self._disk.free_bytes(path) < size + DISK_RESERVE_BYTES:

@@ -148,8 +148,8 @@ def _while_leading(
     partition: Partition,
     looking: Slices[FoundRecord | None],
 ) -> Slices[FoundRecord | None]:
-    """`looking`, as long as this node leads the partition in the same epoch: otherwise the
-    log may be removed or cut. MqError.
+    """`looking`, while this node leads the partition in the same epoch: otherwise the log may be
+    removed or cut. Raises MqError.
     """
     log, leader_epoch = partition.log, partition.leader_epoch
     while True:
