@@ -29,7 +29,7 @@ _TOGETHER_MIN = 16
 
 
 class _Pairs(NamedTuple):
-    """Where the keys and values of all headers are."""
+    """The positions of the keys and values of all headers."""
 
     key_starts: Ints
     key_ends: Ints

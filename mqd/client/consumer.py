@@ -140,7 +140,7 @@ class Consumer:
         return self._fetcher.position(tp)
 
     def high_watermark(self, tp: TopicPartition) -> int:
-        """Where the readable log ended at the last response; -1 before the first."""
+        """The end of the readable log at the last response; -1 before the first."""
         self._check_has_position(tp)
         return self._fetcher.high_watermark(tp)
 
@@ -308,7 +308,7 @@ class Consumer:
 def _ends_wanted(
     start: Mapping[TopicPartition, OffsetSpec], end: object
 ) -> dict[TopicPartition, OffsetSpec]:
-    """Where to stop, by partition. Raises InvalidValue or InvalidType."""
+    """The offset at which to stop, by partition. Raises InvalidValue or InvalidType."""
     if end is None:
         return {}
     if isinstance(end, str):

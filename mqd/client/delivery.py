@@ -10,8 +10,8 @@ from mqd.types import NO_OFFSET
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record is stored. `offset` is -1 with acks=0. `timestamp_ms` is the broker's if the
-    topic has LogAppendTime."""
+    """The position of a stored record. `offset` is -1 with acks=0. `timestamp_ms` is the broker's
+    if the topic has LogAppendTime."""
 
     topic: str
     partition: int

@@ -32,7 +32,7 @@ END_OF_LOG = -1
 
 
 class ResourceType(IntEnum):
-    """What a configuration belongs to."""
+    """The type of a resource that has a configuration."""
 
     TOPIC = 2
     BROKER = 4
@@ -49,7 +49,7 @@ class Resource(NamedTuple):
 
 
 class ConfigSource(IntEnum):
-    """Where an effective value comes from (KIP-226)."""
+    """The source of an effective value (KIP-226)."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC_CONFIG = 1
@@ -63,7 +63,7 @@ class ConfigSource(IntEnum):
 
 
 class ConfigOperation(IntEnum):
-    """What to do with a key (KIP-339). APPEND and SUBTRACT are for lists."""
+    """The operation on a key (KIP-339). APPEND and SUBTRACT are for lists."""
 
     SET = 0
     DELETE = 1
@@ -171,7 +171,7 @@ class BoundUsage(NamedTuple):
 
 
 class ListedOffset(NamedTuple):
-    """An offset with the timestamp and leader epoch of its record; -1 each where there is none."""
+    """An offset with the timestamp and leader epoch of its record; -1 each if there is none."""
 
     offset: int
     timestamp_ms: int = NO_TIMESTAMP
@@ -202,7 +202,7 @@ class LogDirectory:
 
 
 class ActiveProducer(NamedTuple):
-    """A producer that a partition remembers. Times in milliseconds; -1 where there is none."""
+    """A producer that a partition remembers. Times in milliseconds; -1 if there is none."""
 
     producer_id: int
     producer_epoch: int
@@ -218,7 +218,7 @@ class ActiveProducer(NamedTuple):
 class ElectionType(IntEnum):
     """PREFERRED: the first replica, if it is in sync.
 
-    UNCLEAN: where none is in sync, any that lives; records may be lost (KIP-460).
+    UNCLEAN: if none is in sync, any live one; records may be lost (KIP-460).
     """
 
     PREFERRED = 0
@@ -273,7 +273,7 @@ class QuorumReplica(NamedTuple):
     last_fetch_ms: int = -1
     last_caught_up_ms: int = -1
     no_connection_reason: str = ""
-    """Why the leader has no connection to it; empty where it has one. Of mqd only."""
+    """Why the leader has no connection to it; empty if it has one. Of mqd only."""
 
 
 @dataclass(frozen=True, slots=True)

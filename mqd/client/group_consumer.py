@@ -190,7 +190,7 @@ class GroupConsumer(Consumer):
         self._wake()
 
     def rejoin_count(self) -> int:
-        """How many assignments this member has received."""
+        """The number of assignments that this member has received."""
         return self._member.rebalances
 
     # -- changes of the assignment

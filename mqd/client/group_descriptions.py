@@ -77,9 +77,10 @@ class GroupDescription:
 
 
 class PartitionLag(NamedTuple):
-    """How far a group is in one partition.
+    """The progress of a group in one partition.
 
-    `lag` is None where nothing is committed or the partition is gone; so are `start` and `end`.
+    `lag` is None if nothing is committed or the partition no longer exists; so are `start` and
+    `end`.
     """
 
     tp: TopicPartition
@@ -129,7 +130,7 @@ class TransactionDescription:
 class OpenTransaction(NamedTuple):
     """A transaction that a partition waits for.
 
-    `transactional_id` is None where no coordinator knows the producer.
+    `transactional_id` is None if no coordinator knows the producer.
     """
 
     tp: TopicPartition

@@ -55,7 +55,7 @@ async def start_peer(
     closed, or the nursery ends.
 
     `authenticate` completes a handshake on the new stream before any other byte. It raises OSError
-    where that fails.
+    if that fails.
     """
     address = f"{host}:{port}"
     stream = await connect_stream(

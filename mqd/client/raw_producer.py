@@ -246,7 +246,7 @@ class RawProducer:
 
 
 def _destination(topic: object, batch: Any) -> TopicPartition:
-    """Where a batch goes. Raises InvalidType or InvalidValue."""
+    """The partition of a batch. Raises InvalidType or InvalidValue."""
     check_topic(topic)
     if not hasattr(batch, "data") or not hasattr(batch, "finish"):
         raise invalid_type(f"batch is {shown(batch)}", "give an EncodedBatch of columns.encode")

@@ -74,7 +74,7 @@ _KINDS: dict[int, str] = {
 
 
 class Operation(IntEnum):
-    """How an incremental change affects a key."""
+    """The effect of an incremental change on a key."""
 
     SET = 0
     DELETE = 1

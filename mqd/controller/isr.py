@@ -7,8 +7,8 @@ leader, or one based on an old replica set, has no effect. The same applies if a
 after it had caught up. A change that makes the last replica of a reassignment in-sync completes it
 (reassignments.py).
 
-A rejection is final, also for copies of the proposal that arrive later on other connections. Where
-such a copy could be accepted, because a missing broker is back, the rejection raises the partition
+A rejection is final, also for copies of the proposal that arrive later on other connections. Such a
+copy could be accepted if a missing broker has returned. Then the rejection raises the partition
 epoch.
 """
 

@@ -74,7 +74,7 @@ class BrokerLifecycle:
         self.disk_serial: Callable[[], int] = lambda: 0
         """The present serial of all disks of this node (log/disk/log_end_checkpoint.py)."""
         self.partitions_max: Callable[[], int] = lambda: NOT_KNOWN
-        """How many partitions the file descriptors of this node allow."""
+        """The number of partitions that the file descriptors of this node allow."""
         self.disk_serial_found = 0
         """The serial, at the start of this process, of the disks of the last registration."""
         self.on_registered: Callable[[int], Awaitable[bool]] = _nothing

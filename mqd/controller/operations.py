@@ -148,7 +148,8 @@ class Operations:
         self.on_review_due: Callable[[], None] = lambda: None
         """Called after operations that may leave partitions without an election that is due."""
         self.partitions_max: dict[NodeId, int] = {}
-        """How many partitions each broker can open, by its last heartbeat to this node."""
+        """The number of partitions that each broker can open, by its last heartbeat to this
+        node."""
         self._one_at_a_time = trio.Lock()
         self._size_watch = SizeWatch()
 

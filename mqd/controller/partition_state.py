@@ -20,7 +20,7 @@ from mqd.types import NO_NODE, NodeId
 
 @dataclass(frozen=True, slots=True)
 class ElectionConditions:
-    """What an election depends on, apart from the partition itself."""
+    """The input of an election in addition to the partition."""
 
     may_lead: Collection[NodeId]
     """Brokers that may lead this partition and be in sync now. All others leave the ISR."""

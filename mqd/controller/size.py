@@ -58,7 +58,7 @@ topics, reassignments, and the few options of nodes.
 
 
 class Room:
-    """How many bytes one decision may still add to the metadata."""
+    """The number of bytes that one decision may still add to the metadata."""
 
     def __init__(self, image: MetadataImage, bytes_max: int) -> None:
         self._image = image
@@ -129,7 +129,7 @@ def _may_use_reserve(record: MetadataRecord) -> bool:
 
 
 def growth(image: MetadataImage, record: MetadataRecord) -> int:
-    """Bytes by which the image grows when `record` is applied; negative where it shrinks."""
+    """Bytes by which the image grows when `record` is applied; negative if it shrinks."""
     match record:
         case CreateTopic():
             partitions = sum(

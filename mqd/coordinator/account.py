@@ -97,7 +97,7 @@ class Account:
         return most - used
 
     def make_room(self, wanted: int, what: str, now_seconds: float) -> None:
-        """Raises MqError COORDINATOR_NOT_AVAILABLE, which clients retry, if so much cannot be
+        """Raises MqError COORDINATOR_NOT_AVAILABLE, which clients retry, if this size cannot be
         added."""
         # Only growth is refused: what is in the log is always loaded (I46).
         if wanted > 0 and wanted > self.available(wanted, now_seconds):

@@ -37,7 +37,7 @@ _ERRORS: Final[Mapping[ContextState, tuple[ErrorCode, str]]] = {
         "{partition} was not loaded because of a bug. The log of this node has the stack trace.",
     ),
 }
-"""What requests get in every other state than ACTIVE."""
+"""The error that requests get in every other state than ACTIVE."""
 
 
 class WaitingCall:

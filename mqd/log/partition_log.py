@@ -151,7 +151,7 @@ class PartitionLog:
         """The end of the compacted part. None: the log was never compacted, neither here nor at the
         leader that it was copied from."""
         self.cleanings = 0
-        """How often a cleaned segment was swapped in, in this process."""
+        """The number of cleaned segments that were swapped in, in this process."""
         self.swap: SegmentSwap | None = None
         """The swap of a cleaned segment that is under way."""
         self.opened = False
@@ -159,7 +159,8 @@ class PartitionLog:
         nothing is removed."""
         self.failure: LogFailure | None = None
         self.truncations = 0
-        """How often the end was truncated. Plans from before a truncation are invalid after it."""
+        """The number of truncations of the end. Plans from before a truncation are invalid after
+        it."""
         self.queue: list[Queued] = []
         self.touched = False
         """Whether it is on the writer's list for the flush of this turn."""

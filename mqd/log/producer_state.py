@@ -53,8 +53,8 @@ class ProducerState:
     def __init__(self, epoch: int, snapshots_before: int) -> None:
         self.epoch = epoch
         self.snapshots_before = snapshots_before
-        """How many snapshots its log had taken when this object was created. A later snapshot
-        refers to this object: copy it before a change."""
+        """The number of snapshots that its log had taken when this object was created. A later
+        snapshot refers to this object: copy it before a change."""
         self.batches: list[CachedBatch] = []
         """The last batches, at most five, the oldest first. After the end of a transaction only its
         last batch, with `NEVER_A_DUPLICATE`."""

@@ -149,7 +149,7 @@ class LogService:
 
     @property
     def partitions_max(self) -> int:
-        """How many partitions the file descriptors of this process allow."""
+        """The number of partitions that the file descriptors of this process allow."""
         return self._descriptors.partitions_max
 
     def _give_access(self) -> None:

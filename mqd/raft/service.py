@@ -74,7 +74,7 @@ durable.
 """
 PROPOSAL_TIMEOUT_SECONDS = 10.0
 TRANSFER_SECONDS = 1.0
-"""How long a stopping leader waits for a new leader."""
+"""The maximum time that a stopping leader waits for a new leader."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,7 +142,7 @@ class VoterRecovery:
         return max((reply.term for reply in self._replies.values()), default=0)
 
     def waits_for(self) -> str:
-        """What it waits for, for the operator."""
+        """The reason why it waits, for the operator."""
         replies = self._replies
         lost = {node_id for node_id, reply in replies.items() if not reply.intact}
         voters = self._latest_voters()

@@ -48,8 +48,8 @@ logger = logging.getLogger(__name__)
 STRETCH_SECONDS = 0.005
 """The longest stretch of appends without an await."""
 SYNC_SECONDS_MAX = 0.05
-"""How long a fetch waits for a sync of its partitions. After that, it omits those that
-are not durable.
+"""The time that a fetch waits for a sync of its partitions. After that, it omits those that are not
+durable.
 """
 FIRST_PAUSE_SECONDS = 0.02
 """The pause before the third attempt to connect; the second one follows at once.
@@ -69,7 +69,7 @@ class _Fetcher:
         self.in_flight = False
         """Whether a fetch waits for its response."""
         self.requests = 0
-        """How many fetches were sent."""
+        """The number of sent fetches."""
         self.last_request_at = 0.0
         self.changed = trio.Event()
         """Set, and replaced by a new one, when the next request changes."""
@@ -110,7 +110,7 @@ class Fetchers:
         self._leader_of: dict[TopicPartition, NodeId] = {}
         self._has_idle_fetcher = trio.Event()
         self.resets = 0
-        """How many logs were reset: the simulation checks that its seeds reach this."""
+        """The number of logs that were reset: the simulation checks that its seeds reach this."""
 
     def follow(self, partition: Partition) -> None:
         """Fetch this partition from its leader in its leader epoch, beginning at its log end."""

@@ -52,7 +52,7 @@ class ProduceTicket(ABC, Generic[PartitionT]):
         self.appends: list[Append[PartitionT]] = []
         """The batches of this request."""
         self.waiting = 0
-        """How many of `appends` are neither committed nor refused."""
+        """The number of `appends` that are neither committed nor refused."""
         self.freed = False
         self.deadline = 0.0
 

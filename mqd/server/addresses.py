@@ -17,7 +17,7 @@ from itertools import count
 from typing import Generic, Protocol, TypeVar
 
 _MARGIN = 2
-"""How many connections more an address must have than the one that gets its place."""
+"""An address must have this many connections more than the one that gets its place."""
 _CLOSED_ENTRIES_MAX = 64
 """Entries of closed connections in a heap, beyond one for each open connection."""
 
@@ -42,7 +42,7 @@ class Addresses(Generic[ActiveT]):
         self._arrivals = count()
 
     def __getitem__(self, address: str) -> int:
-        """How many connections an address has."""
+        """The number of connections of an address."""
         found = self._by_address.get(address)
         return 0 if found is None else found.size
 

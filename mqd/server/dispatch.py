@@ -61,7 +61,7 @@ METADATA = 3
 API_VERSIONS = 18
 
 _RECONNECTED_SECONDS_MIN = 1.0
-"""How long a client that connects to a node without contact may stay, at least."""
+"""The minimum time that a client may stay if it connects to a node without contact."""
 
 _COUNTED_BYTES = 256 * KIB
 """The bytes of a response that are reserved in one step while it is encoded."""
@@ -151,7 +151,7 @@ class Dispatcher:
 
     @staticmethod
     def _skip_header_tags(view: memoryview, start: int, end: int) -> int:
-        """Where the body begins, when there may be tagged fields before it."""
+        """The position of the body, if there may be tagged fields before it."""
         return start + decode_request_header(view[start:end]).body_position
 
     # -- everything but Produce and Fetch ----------------------------------------------------------

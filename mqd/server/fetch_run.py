@@ -75,7 +75,7 @@ ItemT = TypeVar("ItemT")
 
 
 class FetchPlan(Generic[ItemT]):
-    """What a fetch has found in the partitions that it has read so far."""
+    """The result of a fetch for the partitions that it has read so far."""
 
     __slots__ = ("partitions", "rows", "size", "urgent")
 
@@ -103,7 +103,7 @@ class Response:
 
 
 class FetchKind(Protocol[PendingT_contra, ItemT]):
-    """What differs between the fetches of consumers and of followers."""
+    """The differences between fetches of consumers and of followers."""
 
     slice_items: int
     """The number of partitions that a plan reads in one slice of 2 ms."""

@@ -399,9 +399,8 @@ class FollowerFetch:
 
 
 def _damage(sent: FileRange, offset: int) -> str:
-    """What is wrong with the first batch of `sent`, which must hold `offset`. Empty if it is
-    intact.
-    """
+    """The error in the first batch of `sent`, which must contain `offset`; empty if it is
+    intact."""
     header = parse_header(sent.file.read_at(sent.position, HEADER_BYTES))
     if header.size > sent.size or header.size < HEADER_BYTES:
         return f"its length is {header.size}"

@@ -87,7 +87,7 @@ class FrameBuffer:
 
     @property
     def frame_end(self) -> int:
-        """Where the first frame ends in `buffer`; the end of its length field while that is
+        """The end of the first frame in `buffer`; the end of its length field while that is
         incomplete.
         """
         assert self.buffer is not None
@@ -102,7 +102,7 @@ class FrameBuffer:
 
     @property
     def arrived_bytes(self) -> int:
-        """How much of the unfinished frame has arrived."""
+        """The number of received bytes of the unfinished frame."""
         return self.end - self.start
 
     def seconds_read(self, now: float) -> float | None:
@@ -160,7 +160,7 @@ class FrameBuffer:
             self._progress_at, self._progress_bytes = now, self.arrived_bytes
 
     def room(self, frame_end: int) -> memoryview:
-        """Where to receive the next bytes of the frame that ends at `frame_end`."""
+        """The buffer for the next bytes of the frame that ends at `frame_end`."""
         return self.view[self.end : min(frame_end, len(self.view), self.end + _RECEIVE_BYTES_MAX)]
 
     def next_size(self, frame_bytes: int) -> int:

@@ -19,7 +19,7 @@ class Guards:
 
     def __init__(self) -> None:
         self._waits: dict[Guard, int] = {}
-        """How many requests wait behind it."""
+        """The number of requests that wait for each guard."""
         self._kept: dict[Guard, tuple[Producers, int]] = {}
         """Guards without a waiting request, least recently used first. Some are outdated."""
 

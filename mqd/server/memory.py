@@ -73,7 +73,7 @@ class Holder(Protocol):
 
     @property
     def arrived_bytes(self) -> int:
-        """How much of the unfinished frame has arrived."""
+        """The number of received bytes of the unfinished frame."""
         ...
 
     @property

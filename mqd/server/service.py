@@ -39,7 +39,7 @@ that floods the node must not cost a group its members.
 """
 _SWEEP_SECONDS = 1.0
 _SPARE_SECONDS = 2.0
-"""How long a quiet connection keeps the buffer of a large frame for the next one."""
+"""The time for which a quiet connection keeps the buffer of a large frame for the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class ServerStatistics:
     stalled_connections: int
     """Of these: took no byte of a response for `connections.max.write.stall.ms`."""
     memory_waits: int
-    """How often a connection waited for memory in the middle of a request."""
+    """The number of times that a connection waited for memory in the middle of a request."""
     bugs: int
     """Connections that were closed because of an unexpected exception."""
 

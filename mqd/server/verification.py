@@ -41,7 +41,7 @@ Producer = tuple[int, int]
 
 
 class SupportedOperation(Enum):
-    """What the client's version of Produce or TxnOffsetCommit supports (Kafka:
+    """The features that the client's version of Produce or TxnOffsetCommit supports (Kafka:
     TransactionSupportedOperation).
     """
 

@@ -30,7 +30,7 @@ latest."""
 
 @dataclass(frozen=True, slots=True)
 class MemberChange:
-    """What a request changes of its member."""
+    """The changes of a member by its request."""
 
     member: ConsumerGroupMember
     """The member now, or a new one."""

@@ -19,7 +19,7 @@ committed."""
 
 
 class Group(Protocol):
-    """What groups of every type have in common."""
+    """The common interface of all types of groups."""
 
     group_id: str
 

@@ -45,7 +45,7 @@ REQUEST_SECONDS = 30.0
 """After this time without a response, markers are sent again."""
 _WARN_EVERY_ATTEMPTS = 20
 _CHECK_EVERY_ATTEMPTS = 5
-"""How often the shard is called to find out whether the markers are still pending."""
+"""The interval of calls to the shard that find out whether the markers are still pending."""
 _SHOWN_MAX = 5
 
 _SUCCESS = (ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)

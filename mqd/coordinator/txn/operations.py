@@ -97,7 +97,7 @@ class MarkersWritten:
     partitions: tuple[TopicPartition, ...]
     prepared_ms: int | None = None
     """As in `WriteMarkers`: in the first protocol the next transaction has the same producer. None
-    where that does not matter."""
+    if that does not matter."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ class Descriptors:
         self._budget = budget
         self._older_max = min(OLDER_SEGMENTS_OPEN_MAX, budget // 4)
         self.partitions_max = min(max(0, budget - self._older_max - DESCRIPTORS_SPARE), 2**31 - 1)
-        """How many logs a node may have open."""
+        """The maximum number of open logs of a node."""
         self._older: deque[tuple[PartitionLog, Segment]] = deque()
         """Segments that were opened or filled, the oldest first. Some may be closed already."""
         self._spares: list[File] = []

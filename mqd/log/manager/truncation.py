@@ -49,7 +49,7 @@ class Truncation:
         self._deletes = deletes
         self._on_forgotten = on_forgotten
         self.below_high_watermark = 0
-        """How often committed records were truncated."""
+        """The number of truncations of committed records."""
 
     def delete_records(self, log: PartitionLog, offset: Offset) -> Offset:
         """Let the log begin at `offset`, and return the log start. OFFSET_OUT_OF_RANGE above the
