@@ -148,7 +148,7 @@ class Upgrade:
         self.cluster.wait_until(
             lambda: self._levels() == {NEWEST}, f"version {NEWEST} on every node"
         )
-        what = "raft voters changed voters=[1, 2, 3] epoch=1"
+        what = "raft voters changed voters='[1, 2, 3]' epoch=1"
         self.cluster.wait_until(
             lambda: all(what in node.stderr() for node in self.nodes.values()),
             "the voters in every log",
