@@ -4,9 +4,9 @@
                            [--clients mqd,aiokafka] [--directions produce,consume] [--spread 50]
 
 The clients mqd (records), mqd-arrow (Arrow batches), aiokafka, kafka-python and confluent-kafka
-produce and consume, each in its own process, with one mqd node that this program starts. Clients
-run in turn, and each round begins with another client. The table has medians. `wall` is the time
-that a user waits; it depends on the load of the machine. `cpu` is the CPU time of the client's
+produce and consume. Each runs in its own process, with one mqd node that this program starts.
+Clients run in turn, and each round begins with another client. The table has medians. `wall` is the
+time that a user waits; it depends on the load of the machine. `cpu` is the CPU time of the client's
 process. client_roles.py lists the settings that all clients share.
 """
 

@@ -6,7 +6,7 @@ Values have 100 bytes (or 92 to 108), keys 12. Each line is one shape: records i
 headers. Time is the CPU time of this thread, with the CRC, the best of several runs. Arrow uses one
 thread. `walk` is `mqd.protocol.batch.iterate_records` on the same bytes: the record-by-record
 reader that columns replace. Decoding runs with each available way to find records. Encoding
-includes murmur2 of every key, sixteen partitions, and the seal of every batch.
+includes murmur2 of every key, sixteen partitions, and the CRC of every batch.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def responses_of(shape: Shape, rows: Rows) -> list[bytes]:
     for batch in batches:
         batch.data[:8] = offset.to_bytes(8, "big")
         offset += batch.records
-        batch.seal(1, 0, 0, transactional=False)
+        batch.finish(1, 0, 0, transactional=False)
         if len(data) + len(batch.data) > FETCH_BYTES:
             responses.append(bytes(data))
             data.clear()
@@ -164,7 +164,7 @@ def encode_rate(seconds: float, shape: Shape, rows: Rows, rows_max: int) -> floa
                 codec=shape.codec,
                 batch_bytes=shape.batch_bytes,
             ):
-                batch.seal(1, 0, 0, transactional=False)
+                batch.finish(1, 0, 0, transactional=False)
         return count
 
     return best_of(seconds, run)

@@ -4,7 +4,7 @@ and at what cost?
     python bench/compaction.py [--updates 1000000] [--keys 1000] [--peer-kafka] [--json FILE]
     [--data DIR]
 
-One producer writes the updates (idempotent, acks=all, lz4), one consumer repeatedly reads the topic
+One producer writes the updates (idempotent, acks=all, lz4). One consumer repeatedly reads the topic
 from its beginning and checks that no key returns to an older value. After the last update, a slow
 producer sends a record every 5 ms until nothing more can be cleaned. Then the topic is read once
 more, and each key is compared with its last update.

@@ -38,7 +38,7 @@ SCENARIOS = ("leader", "controller", "both")
 GOAL = 0.3
 """The maximum ratio to the peer's figure."""
 RATE = 500.0
-SETTLE_S = 1.5
+BEFORE_S = 1.5
 AFTER_S = 1.0
 """How long acknowledgements must arrive before the killed node is started. A second silence would
 count, too.
@@ -79,7 +79,7 @@ def one_round(cluster: Ensemble, scenario: str, number: int) -> tuple[float, flo
     producer.start()
     try:
         producer.wait_for_acknowledgement()
-        time.sleep(SETTLE_S)
+        time.sleep(BEFORE_S)
         if find_controller(cluster) != controller or cluster.leader(topic) != leader:
             raise Disturbed(
                 "the roles moved before anything was done: the machine is too busy to measure"

@@ -38,7 +38,7 @@ LOOK_PAUSE_S = 0.2
 """The pause between two polls of all partitions: a poll takes some of the node's time that is
 measured.
 """
-SETTLE_S = 2.0
+BEFORE_S = 2.0
 ALWAYS = "one-partition"
 
 
@@ -181,7 +181,7 @@ class Trial:
 
     def stall(self, producer: Producer, name: str) -> None:
         """The longest time between two acknowledgements since the last benchmark."""
-        time.sleep(SETTLE_S)
+        time.sleep(BEFORE_S)
         self.figures[f"{name}, s"] = producer.silence.reset()
 
     def note_memory(self, name: str) -> None:

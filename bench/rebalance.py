@@ -54,7 +54,7 @@ MEMBERS_PER_PROCESS = 25
 STEADY_S = 2.0
 """An event is over when every partition was consumed in each half second for this time."""
 HALF_S = 0.5
-SETTLE_S = 180.0
+STABLE_TIMEOUT_S = 180.0
 FLUSH_S = 0.1
 OPTIONS = (
     "group.initial.rebalance.delay.ms=0",
@@ -71,9 +71,9 @@ OPTIONS = (
 def host(bootstrap: str, group: str, topic: str, protocol: str, count: int) -> None:
     """Run some members: they join at the first line of standard input, and leave at its end.
 
-    Writes lines of JSON to standard output. Each line has, for each partition that was consumed
-    since the previous line, the time of the first and of the last record, and the longest gap
-    between records; in seconds of CLOCK_MONOTONIC.
+    Writes lines of JSON to standard output. Each line has the partitions that were consumed since
+    the previous line. For each, it has the time of the first and of the last record, and the
+    longest gap, in seconds of CLOCK_MONOTONIC.
     """
     settings: dict[str, Any] = {
         "bootstrap.servers": bootstrap,
@@ -202,7 +202,7 @@ class Members:
 
     def join(self) -> None:
         """Let the members subscribe. The start of the process is over before and does not count."""
-        if not self._ready.wait(SETTLE_S):
+        if not self._ready.wait(STABLE_TIMEOUT_S):
             raise NodeFailed("a process of members did not start")
         assert self._process.stdin is not None
         self._process.stdin.write("go\n")
@@ -257,7 +257,7 @@ class Round:
             others = self._members - 1
             for first in range(0, others, MEMBERS_PER_PROCESS):
                 self._host(min(MEMBERS_PER_PROCESS, others - first)).join()
-            self._settle("the group is complete")
+            self._wait_until_stable("the group is complete")
             last = self._host(1)
             joined = [self._event(last.join, "a member joins")]
             left = self._event(last.leave, "a member leaves")
@@ -275,24 +275,24 @@ class Round:
         self._hosts.append(
             Members(self.consumed, self._bootstrap, self.topic, self.topic, self._protocol, count)
         )
-        assert self._hosts[-1]._ready.wait(SETTLE_S), "a process of members did not start"
+        assert self._hosts[-1]._ready.wait(STABLE_TIMEOUT_S), "a process of members did not start"
         return self._hosts[-1]
 
     def _event(self, event: Callable[[], None], what: str, at_least_s: float = 0.0) -> list[float]:
         self.consumed.begin()
         event()
         time.sleep(at_least_s)
-        self._settle(what)
+        self._wait_until_stable(what)
         return self.consumed.take()
 
-    def _settle(self, what: str) -> None:
+    def _wait_until_stable(self, what: str) -> None:
         began = time.monotonic()
         steady_since = time.monotonic()
         while time.monotonic() - steady_since < STEADY_S + (HEARTBEAT_MS / 1000):
             if not self.consumed.is_flowing():
                 steady_since = time.monotonic()
-            if time.monotonic() - began > SETTLE_S:
-                raise NodeFailed(f"not steady {SETTLE_S:.0f} s after {what}")
+            if time.monotonic() - began > STABLE_TIMEOUT_S:
+                raise NodeFailed(f"not steady {STABLE_TIMEOUT_S:.0f} s after {what}")
             time.sleep(0.02)
 
     def _feed(self) -> None:
@@ -305,7 +305,7 @@ class Round:
             for partition in range(self.partitions):
                 with suppress(
                     BufferError
-                ):  # the broker does not accept records: `_settle` reports it
+                ):  # the broker does not accept records: `_wait_until_stable` reports it
                     producer.produce(self.topic, b"x", partition=partition)
             turn += 1
             producer.poll(max(0.0, started_at + turn / rate - time.monotonic()))

@@ -5,7 +5,7 @@ Apache Kafka?
     [--json FILE] [--data DIR] [--list]
 
 The load is that of produce_fetch.py, sent to the leader of one partition with three replicas and
-min.insync.replicas 2; every acknowledgement waits for all in-sync replicas. Both clusters run all
+min.insync.replicas 2. Every acknowledgement waits for all in-sync replicas. Both clusters run all
 the time and are measured in turn, A B then B A. Four busy processes share the processors
 (generator, leader, followers), so the figures show the CPU time of each record. CPU time and memory
 are those of all three nodes.

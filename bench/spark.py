@@ -4,7 +4,7 @@ and sink?
     python -m bench.spark [--rows 5000000] [--rounds 3] [--jars DIR] [--benchmarks source,sink]
 
 One mqd node serves both sides. The sides take turns to read or write the same rows (12-byte key,
-100-byte value) in one Spark session with `local[2]`, after a warm-up run that does not count. The
+100-byte value) in one Spark session with `local[2]`. A warm-up run before that does not count. The
 figure is rows per CPU second of Spark: the driver, the JVM and all Python workers, without the
 broker. `--jars` is a folder with the jar `spark-sql-kafka-0-10` and its dependencies: with it,
 Spark's own source and sink are measured, too. Without it, the source is compared with a source that

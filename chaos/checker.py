@@ -47,7 +47,7 @@ MEANINGS = {
     "gap": "offset does not follow the one before",
     "unknown": "in the log, and never sent",
     "acked-disorder": "acknowledged at an offset not above that of an earlier record",
-    "unsettled": "sent, and not acknowledged, although the producer has no timeout",
+    "unacknowledged": "sent, and not acknowledged, although the producer has no timeout",
     "inconsistent-offset": "read by a consumer, and the final log has another record at its offset",
     "vanished": "read by a consumer, and the final log has no record at its offset",
     "poll-skip": "read by a consumer without the records before it",
@@ -72,8 +72,8 @@ class _Found:
         self.add(kind, producer_of(value), number_of(value))
 
 
-def check(history: History, *, settled: bool = True) -> list[Anomaly]:
-    """Returns every anomaly. `settled`: whether the producers flushed; then every sent record must
+def check(history: History, *, flushed: bool = True) -> list[Anomaly]:
+    """Returns every anomaly. `flushed`: whether the producers flushed; then every sent record must
     be acknowledged.
     """
     anomalies: list[Anomaly] = []
@@ -83,7 +83,7 @@ def check(history: History, *, settled: bool = True) -> list[Anomaly]:
         log = history.final.get(key, Reads())
         places = _check_log(acked, log, found)
         for producer, rows in acked.items():
-            _check_acknowledgements(producer, rows, places[producer], settled, found)
+            _check_acknowledgements(producer, rows, places[producer], flushed, found)
         by_offset = dict(zip(log.offsets, log.values)) if not _is_dense(log.offsets) else log.values
         for keys in history.reads.values():
             if key in keys:
@@ -134,15 +134,15 @@ def _check_log(acked: Mapping[int, array[int]], log: Reads, found: _Found) -> di
 
 
 def _check_acknowledgements(
-    producer: int, rows: array[int], places: array[int], settled: bool, found: _Found
+    producer: int, rows: array[int], places: array[int], flushed: bool, found: _Found
 ) -> None:
     if rows == places and NOT_ACKED not in rows and all(a < b for a, b in pairwise(rows)):
         return  # the usual case, without a Python loop
     previous = -1
     for number, offset in enumerate(rows):
         if offset == NOT_ACKED:
-            if settled:
-                found.add("unsettled", producer, number)
+            if flushed:
+                found.add("unacknowledged", producer, number)
             continue
         if places[number] == NOT_ACKED:
             found.add("lost", producer, number)

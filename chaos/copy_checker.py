@@ -1,10 +1,10 @@
 """Checks that a copy has every record of its source, once and in order, and no aborted record. A
 core.
 
-The source is a topic without transactions. Each record of a copy has the source partition and
-offset, encoded by `history.value_of` (with the partition in place of the producer), and the value
-of the source record. Records of one source partition go to one partition of the copy, so an
-exactly-once copy must keep their order.
+The source is a topic without transactions. Each record of a copy has the value of the source
+record, and its partition and offset. `history.value_of` encodes these, with the partition in place
+of the producer. Records of one source partition go to one partition of the copy, so an exactly-once
+copy must keep their order.
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ transaction), `restarted WHY` (with new clients), `hung CALL`.
 
 `confluent` and `consumer` (confluent-kafka, the classic protocol with cooperative assignment, and
 KIP-848's) have one transactional id for each worker. The group coordinator fences them by member
-and generation, and does not return offsets while a transaction is pending (KIP-447). aiokafka
-supports neither, so it works as clients did before KIP-447, with a transactional id for each source
-partition. The new owner of a partition ends the transaction of the previous owner, and then fetches
-the offset.
+and generation, and does not return offsets while a transaction is pending (KIP-447). The client
+aiokafka supports neither, so it works as clients did before KIP-447, with a transactional id for
+each source partition. The new owner of a partition ends the transaction of the previous owner, and
+then fetches the offset.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class Confluent:
 
     def run(self) -> None:
         """Copy until `stopped` is set. Raises KafkaException if new clients are needed."""
-        self._until_settled(
+        self._while_retriable(
             "init_transactions", lambda: self.producer.init_transactions(PATIENCE_S)
         )
         self.consumer.subscribe([self.task.source], on_revoke=self._dropped, on_lost=self._dropped)
@@ -216,14 +216,14 @@ class Confluent:
                 for partition, offset in ends.items()
             ]
             who = self.consumer.consumer_group_metadata()
-            self._until_settled(
+            self._while_retriable(
                 SEND_OFFSETS,
                 lambda: self.producer.send_offsets_to_transaction(rows, who, PATIENCE_S),
             )
             if task.random_source.random() < OWN_ABORTS:
                 self._abort("as planned")
                 return
-            self._until_settled(
+            self._while_retriable(
                 "commit_transaction", lambda: self.producer.commit_transaction(PATIENCE_S)
             )
         except confluent_kafka.KafkaException as failure:
@@ -236,7 +236,7 @@ class Confluent:
 
     def _abort(self, why: str) -> None:
         """Abort, and seek to the committed offsets."""
-        self._until_settled(
+        self._while_retriable(
             "abort_transaction", lambda: self.producer.abort_transaction(PATIENCE_S)
         )
         self.task.report("aborted", why)
@@ -250,7 +250,7 @@ class Confluent:
                     confluent_kafka.TopicPartition(row.topic, row.partition, max(row.offset, 0))
                 )
 
-    def _until_settled(self, name: str, call: Callable[[], T]) -> T:
+    def _while_retriable(self, name: str, call: Callable[[], T]) -> T:
         """Repeat a transactional call while its error is retriable, as librdkafka requires."""
         deadline = monotonic() + PATIENCE_S
         while True:

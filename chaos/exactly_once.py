@@ -5,7 +5,7 @@ input?
         confluent,consumer,aiokafka] [--rate 300]
 
 Three nodes, replication factor 3, min.insync.replicas 2. A producer fills a topic. For each kind of
-client, a group of worker processes (chaos/copy_worker.py) copies it into a separate topic: they
+client, a group of worker processes (chaos/copy_worker.py) copies it into a separate topic. They
 consume, transform, produce and commit the offsets in one transaction. `confluent`: the classic
 protocol, cooperative. `consumer`: KIP-848. `aiokafka`: eager, a transactional id for each
 partition.
@@ -22,13 +22,13 @@ by their timeout. Then all faults end, and the trial verifies that
 - replicas are identical, and `mqctl log verify` finds no damage.
 
 One bug of a client is handled as an application would, and counted. If Metadata no longer contains
-a broker, librdkafka 2.16 does not connect to it, but keeps it as the group's coordinator and waits
-for its connection. Then `send_offsets_to_transaction` ignores its timeout. It returns only when
-another connection of that producer changes its state (confluentinc/librdkafka, issues 5511 and
-5456). The same happens with Apache Kafka: of producers whose coordinator was killed, 4 of 13 hung
-there and 2 of 11 here, with the same broker session timeout. The worker ends its own process after
-30 s, long after its transaction has timed out, and another one is started. If a client hangs in any
-other call, the trial fails.
+a broker, librdkafka 2.16 does not connect to it. It keeps the broker as the group's coordinator and
+waits for the connection. Then `send_offsets_to_transaction` ignores its timeout. It returns only
+when another connection of that producer changes its state (confluentinc/librdkafka, issues 5511 and
+5456). The same happens with Apache Kafka. With the same broker session timeout, 4 of 13 producers
+hung there after their coordinator was killed, and 2 of 11 here. The worker ends its own process
+after 30 s, long after its transaction has timed out, and another one is started. If a client hangs
+in any other call, the trial fails.
 
 Exit code 0: all checks passed; 1: a check failed.
 """
@@ -78,9 +78,9 @@ OPTIONS = (
 )
 ONE_AT_A_TIME = {"max.in.flight": 1}
 """Options of the producer that fills the source in Apache Kafka, whose producer snapshots have only
-the last batch of each producer. If all nodes restart cleanly and the responses to two batches are
-lost, Kafka does not recognize the retry of the first one (OUT_OF_ORDER_SEQUENCE_NUMBER), and
-librdkafka fails. Workers can recover from that, but the source must be complete.
+the last batch of each producer. A retry of the first of two unanswered batches, after a clean
+restart of all nodes, fails there with OUT_OF_ORDER_SEQUENCE_NUMBER. Then librdkafka fails. Workers
+can recover from that, but the source must be complete.
 """
 GROUP, TRANSACTION = 0, 1
 """Key types of FindCoordinator."""

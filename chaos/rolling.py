@@ -133,7 +133,7 @@ class Confluent(Client):
             self.sent += 1
             producer.poll(INTERVAL_S)
         if producer.flush(CATCH_UP_S):
-            self.errors.append("flush: not everything was settled")
+            self.errors.append("flush: records are not acknowledged")
 
     def consume(self) -> None:
         settings = {

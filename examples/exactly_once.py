@@ -1,4 +1,4 @@
-"""Consume, transform, produce, each record exactly once, although the copier dies during it:
+"""Consume, transform, produce, each record exactly once, although the copier is killed during it:
 offsets are part of the transaction.
 
 python examples/exactly_once.py [HOST:PORT]
@@ -67,7 +67,7 @@ with connect(BOOTSTRAP) as client:
     try:
         copy(client, crash_after=3)
     except Crash:
-        print("the copier died in its third transaction")
+        print("the copier was killed in its third transaction")
     copy(client, crash_after=-1)
 
     with client.consumer(
@@ -82,6 +82,6 @@ with connect(BOOTSTRAP) as client:
         COUNT,
         "orders;",
         written - len(invoices),
-        "were written in vain and are never read as committed",
+        "belong to aborted transactions, so read_committed consumers skip them",
     )
     assert sorted(invoices) == sorted(b"invoice for order %d" % number for number in range(COUNT))

@@ -42,4 +42,4 @@ with connect(BOOTSTRAP) as client:
 
     # The first one has left the group.
     with client.group_consumer(GROUP, [TOPIC], **ALONE) as second:
-        print("now the second reads on:", second.next(timeout_s=5) or "nothing is left")
+        print("the second member resumes:", second.next(timeout_s=5) or "nothing is left")

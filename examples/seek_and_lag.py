@@ -14,11 +14,15 @@ BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
 RUN = token_hex(3)  # separate names for each run
 TOPIC = GROUP = f"example-seek-{RUN}"
 PARTITION = TopicPartition(TOPIC, 0)
-# An hour ago: records older than retention.ms would be deleted.
-BEGIN_MS = int(time.time() * 1000) - 3600_000
+BEGIN_MS = int(time.time() * 1000) - 3600_000  # the records are an hour old
+CONFIGS: dict[str, str | int] = {
+    "message.timestamp.type": "CreateTime",
+    "retention.ms": 86_400_000,  # a day, even if the cluster's default is shorter
+}
+DELETED = "the records are not there: did retention delete them?"
 
 with connect(BOOTSTRAP) as client:
-    client.admin.create_topic(TOPIC, partitions=1, configs={"message.timestamp.type": "CreateTime"})
+    client.admin.create_topic(TOPIC, partitions=1, configs=CONFIGS)
     with client.producer() as producer:
         for minute in range(60):
             producer.send(TOPIC, b"%d" % minute, timestamp=BEGIN_MS + minute * 60_000)
@@ -26,8 +30,9 @@ with connect(BOOTSTRAP) as client:
     with client.group_consumer(GROUP, [TOPIC], reset="beginning", auto_commit=False) as consumer:
         read = 0
         while read < 40:
-            batch = consumer.next()
-            assert batch is not None  # without a timeout it waits for records
+            batch = consumer.next(timeout_s=10)
+            if batch is None:
+                raise SystemExit(DELETED)
             read += len(batch.records)
         consumer.commit({PARTITION: 40})
     (row,) = client.admin.group_lag(GROUP)
@@ -47,6 +52,7 @@ with connect(BOOTSTRAP) as client:
     assert row.lag == 30
 
     with client.group_consumer(GROUP, [TOPIC]) as consumer:
-        batch = consumer.next()
-        assert batch is not None
-        print("it reads on with minute", (batch.records[0].value or b"?").decode())
+        batch = consumer.next(timeout_s=10)
+        if batch is None:
+            raise SystemExit(DELETED)
+        print("the group resumes at minute", (batch.records[0].value or b"?").decode())

@@ -104,8 +104,11 @@ class Settings:
     """Client properties: TLS and login."""
 
     def show(self, columns: Sequence[render.Column], rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write rows: as a table, or as a list in JSON or YAML."""
-        if self.output == "table":
+        """Write rows: as a table, or as a list in JSON or YAML. An empty list is written at the end
+        of the command, unless the command fails: then its errors are the document."""
+        if self.output != "table" and not rows:
+            _run.found_nothing = True
+        elif self.output == "table":
             write(render.table(columns, rows, bold=wants_colour(sys.stdout)))
         elif self.output == "jsonl":
             write("".join(render.to_json(row, indent=None) for row in rows))
@@ -128,20 +131,28 @@ class _Run:
     output: str = "table"
     written: bool = False
     """Whether standard output has received anything."""
+    found_nothing: bool = False
+    """Whether the result is an empty list, which is not written yet."""
     failures: list[Failure] = field(default_factory=list)
 
-    def write_errors(self, exit_code: int) -> None:
+    def write_rest(self, exit_code: int) -> None:
         """With -o json, jsonl or yaml: write the errors as a document, unless the command has
-        already written its result.
+        already written its result. Write an empty result if the command succeeds, or succeeds in
+        part.
         """
-        if self.written or self.output not in ("json", "jsonl", "yaml") or not self.failures:
+        if self.written or self.output not in ("json", "jsonl", "yaml"):
+            return
+        settings = Settings(DEFAULT_BOOTSTRAP, self.output, DEFAULT_TIMEOUT_S)
+        if self.found_nothing and (not self.failures or exit_code == PARTIAL):
+            if self.output != "jsonl":
+                settings.show_data([])
+            return
+        if not self.failures:
             return
         errors = [
             {"message": each.message, "remedy": each.remedy or None} for each in self.failures
         ]
-        Settings(DEFAULT_BOOTSTRAP, self.output, DEFAULT_TIMEOUT_S).show_data(
-            {"errors": errors, "exit_code": exit_code}
-        )
+        settings.show_data({"errors": errors, "exit_code": exit_code})
 
 
 _run = _Run()
@@ -381,7 +392,7 @@ def confirm(plan: str, *, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise Failure(
             "this command asks for confirmation, and standard input is not a terminal",
-            remedy="check the plan above, then re-run with --yes to confirm",
+            remedy="check the list above, then re-run with --yes",
             exit_code=USAGE,
         )
     if not click.confirm("Continue?", err=True):
@@ -470,7 +481,7 @@ def guarded(main: Callable[[], Any]) -> NoReturn:
             error.show()
             _run.failures.append(Failure(error.format_message()))
             code = error.exit_code
-        _run.write_errors(code if isinstance(code, int) else FAILED)
+        _run.write_rest(code if isinstance(code, int) else FAILED)
         flush()
     except (click.Abort, KeyboardInterrupt):
         code = INTERRUPTED

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mqctl import render
-from mqctl.app import Failure, print_message
-from mqctl.planning import Assignment, Move, Plan, to_json
+from mqctl.app import Failure, print_error, print_message
+from mqctl.planning import Assignment, Move, MovePlan, to_json
 from mqctl.quantities import format_bytes, format_duration
 from mqctl.snapshot import Snapshot, moves_in_progress, sizes
 from mqd.errors import some_of
@@ -107,13 +107,13 @@ def save(path: str, assignments: Mapping[TopicPartition, Assignment]) -> None:
         ) from None
 
 
-def print_impossible_moves(plan: Plan) -> None:
-    """Print why moves are impossible: a line for each reason, with its partitions."""
+def print_impossible_moves(plan: MovePlan) -> None:
+    """Print why moves are impossible: an error for each reason, with its partitions."""
     reasons: dict[str, list[str]] = {}
     for tp, reason in sorted(plan.impossible.items()):
         reasons.setdefault(reason, []).append(str(tp))
     for reason, partitions in reasons.items():
-        print_message(f"cannot move {some_of(partitions, _NAMED_AT_MOST)}: {reason}")
+        print_error(Failure(f"cannot move {some_of(partitions, _NAMED_AT_MOST)}: {reason}"))
 
 
 # -- carrying out

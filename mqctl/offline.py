@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ CHECKPOINTS = (
     CLEANER_CHECKPOINT,
 )
 METADATA_FOLDER = "metadata"
+_NODE_DIRECTORY = re.compile(r"node-[0-9]+")
 Row = dict[str, Any]
 
 
@@ -67,14 +69,18 @@ def segments_of(path: Path) -> list[Path]:
 
 
 def log_directories(path: Path) -> list[Path]:
-    """The log directories at `path`: `path` itself if it contains partitions; else the log.dirs
-    that the node has recorded in this data directory; else its folder `logs`.
+    """The log directories at `path`: `path` itself if it contains partitions; else those of the
+    nodes below it; else the log.dirs that the node has recorded in this data directory; else its
+    folder `logs`.
 
     In a copy of a data directory, log directories inside of it are found by name. Raises
     StorageError if the record cannot be read.
     """
     if any(is_partition(one) for one in path.iterdir()):
         return [path]
+    nodes = node_directories(path)
+    if nodes:
+        return [one for node in nodes for one in log_directories(node)]
     known = load_known_directories(OsDisk(), path / known_directories.NAME).paths.values()
     found = [Path(one) for one in known]
     found = [
@@ -83,6 +89,14 @@ def log_directories(path: Path) -> list[Path]:
     if not found and (path / "logs").is_dir():
         found = [path / "logs"]
     return found or [path]
+
+
+def node_directories(path: Path) -> list[Path]:
+    """The data directories `node-ID` below the directory of `mqd dev`; none if `path` is another
+    directory."""
+    named = (one for one in path.iterdir() if _NODE_DIRECTORY.fullmatch(one.name))
+    nodes = [one for one in named if one.is_dir() and not is_partition(one)]
+    return sorted(nodes, key=lambda one: int(one.name.removeprefix("node-")))
 
 
 def is_partition(path: Path) -> bool:

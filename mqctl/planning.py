@@ -5,7 +5,7 @@ only replicas that must move. Impossible moves are listed with the reason.
 
 A drained replica goes to a rack without a replica of its partition, if there is one; there, to the
 broker with the fewest replicas. The result is balanced: no placed replica could move to a broker
-with at least two replicas fewer and an equal or better spread over racks.
+with at least two fewer replicas and an equal or better spread over racks.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Move(NamedTuple):
 
 
 @dataclass(slots=True)
-class Plan:
+class MovePlan:
     """The moves, and the reasons of the impossible ones."""
 
     moves: dict[TopicPartition, Move] = field(default_factory=dict)
@@ -133,12 +133,12 @@ def plan_targets(
     alive: Collection[int],
     *,
     fewer: bool = False,
-) -> Plan:
+) -> MovePlan:
     """The moves to these replicas. New replicas must be on live brokers: other moves would not end.
 
     With `fewer`, a target may have fewer replicas than the partition, but at least one live one.
     """
-    plan = Plan()
+    plan = MovePlan()
     for tp, after in sorted(targets.items()):
         before = current.get(tp)
         missing = [
@@ -178,9 +178,9 @@ def _nothing_to_copy(replicas: Assignment) -> str:
     )
 
 
-def plan_swap(current: Mapping[TopicPartition, Assignment], leaving: int, joining: int) -> Plan:
+def plan_swap(current: Mapping[TopicPartition, Assignment], leaving: int, joining: int) -> MovePlan:
     """Move every replica from one broker to another, at the same place of the replica list."""
-    plan = Plan()
+    plan = MovePlan()
     for tp, before in sorted(current.items()):
         if leaving not in before:
             continue
@@ -202,7 +202,7 @@ def plan_drain(
     leaving: int,
     *,
     fewer: bool = False,
-) -> Plan:
+) -> MovePlan:
     """Move every replica on `leaving` to another live broker. `racks` has the live brokers and
     their racks.
 
@@ -218,7 +218,7 @@ def plan_drain(
         if leaving in before
     }
     placed: dict[TopicPartition, int] = {}
-    plan = Plan()
+    plan = MovePlan()
     for tp in [tp for tp in stays if _is_lost(current[tp], alive)]:
         del stays[tp]
         plan.impossible[tp] = _nothing_to_copy(current[tp])
@@ -283,7 +283,7 @@ def _balance(
 
 
 def _add_moves(
-    plan: Plan,
+    plan: MovePlan,
     current: Mapping[TopicPartition, Assignment],
     stays: Mapping[TopicPartition, Assignment],
     placed: Mapping[TopicPartition, int],
@@ -315,13 +315,13 @@ def plan_leaders(
     in_sync: Mapping[TopicPartition, Collection[int]],
     leading: Mapping[TopicPartition, int],
     leaving: int,
-) -> Plan:
+) -> MovePlan:
     """Make another in-sync replica the preferred leader of each partition that `leaving` leads or
     should lead; `leaving` becomes the last replica. No data moves.
 
     The caller must elect preferred leaders after the moves.
     """
-    plan = Plan()
+    plan = MovePlan()
     leads = Counter(brokers[0] for brokers in current.values() if brokers[0] != leaving)
     for tp, before in sorted(current.items()):
         if leaving not in before or (leaving not in (before[0], leading.get(tp))):

@@ -1,6 +1,6 @@
 """Formats results as tables, JSON and YAML. Pure.
 
-Tables escape control and direction characters in data from the cluster: a topic name or a record
+Tables escape control and direction characters in data from the cluster. So a topic name or a record
 cannot move the cursor of a terminal or forge a line.
 """
 

@@ -19,8 +19,8 @@ Target = Place | int | Literal["current"]
 
 
 class Bounds(NamedTuple):
-    """The log start, the log end, and the first offset at or after the target's time (None: the
-    target has no time, -1: no record is that late).
+    """The log start, the log end, and the first offset at or after the target's time. None: the
+    target has no time. -1: no record is that late.
     """
 
     start: int

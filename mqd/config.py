@@ -279,9 +279,7 @@ class _Reader:
         try:
             value = option.parse(text)
         except ValueError as error:
-            raise ConfigError(
-                f"{where}{key}: {_reason(option, error)}; `mqd config list` shows its type"
-            ) from None
+            raise ConfigError(f"{where}{key}: {option.problem(error)}") from None
         if option.status is Status.REFUSED and value != option.default:
             raise ConfigError(
                 f"{where}{key} is not supported: {option.note}; remove it to start the node"
@@ -355,7 +353,7 @@ def validate_topic_config(name: str, value: str | None) -> Value:
     try:
         parsed = option.parse(value)
     except ValueError as error:
-        raise MqError(ErrorCode.INVALID_CONFIG, f"{name}: {error}") from None
+        raise MqError(ErrorCode.INVALID_CONFIG, f"{name}: {option.problem(error)}") from None
     if option.status is Status.REFUSED and parsed != option.default:
         raise MqError(ErrorCode.INVALID_CONFIG, f"{name} is not supported: {option.note}")
     return parsed
@@ -428,7 +426,8 @@ def validate_group_configs(overrides: Mapping[str, str], config: NodeConfig) -> 
         try:
             value = GROUP_OPTIONS[name].parse(text)
         except ValueError as error:
-            raise MqError(ErrorCode.INVALID_CONFIG, f"{name}: {error}") from None
+            problem = GROUP_OPTIONS[name].problem(error)
+            raise MqError(ErrorCode.INVALID_CONFIG, f"{name}: {problem}") from None
         assert isinstance(value, int), name
         keys = _NODE_KEYS[name]
         if value < config.integer(keys.least):
@@ -478,11 +477,6 @@ def _unknown(key: str, names: Iterable[str] = NODE_OPTIONS) -> str:
     return f"{key} is an unknown key; " + (
         f"did you mean {close}?" if close else "list all keys with `mqd config list`"
     )
-
-
-def _reason(option: Option, error: ValueError) -> str:
-    """Why a value is invalid, without the value of a sensitive option."""
-    return "the value is not permitted" if option.sensitive else str(error)
 
 
 def _scaled(value: Value, factor: int) -> Value:

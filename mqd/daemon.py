@@ -254,9 +254,9 @@ class Daemon:
         logger.info("memory plan unit=MiB %s", plan)
         if plan.is_too_large:
             logger.warning(
-                "the memory plan exceeds the memory of the machine total=%d machine=%d: lower "
-                "memory.budget.bytes, the options of coordinators and producers, or "
-                "metadata.image.max.bytes (on every node)",
+                "the memory plan exceeds the memory of the machine total=%d machine=%d "
+                "remedy='lower memory.budget.bytes, the options of coordinators and producers, or "
+                "metadata.image.max.bytes (on every node)'",
                 plan.total,
                 plan.machine,
             )

@@ -2,14 +2,15 @@
 
 Modules use the standard library's loggers:
 `logging.getLogger(__name__).info("appends resume partition=%s", partition)`. This module formats
-the lines and suppresses repeats: a client that sends invalid requests in a loop, or a full disk,
-must not fill a disk with log lines.
+the lines, quotes each value that has a space, and suppresses repeats. A client that sends invalid
+requests in a loop, or a full disk, must not fill a disk with log lines.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -65,13 +66,47 @@ class LineFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        message = record.message.replace("\r", "\\r").replace("\n", "\\n")
+        message = message_of(record).replace("\r", "\\r").replace("\n", "\\n")
         repeats = getattr(record, "suppressed", 0)
         more = f" suppressed={repeats}" if repeats else ""
         return f"{seconds}.{int(record.msecs):03}Z {record.levelname} {record.name} {message}{more}"
 
     def usesTime(self) -> bool:  # noqa: N802
         return False  # formatMessage writes the time itself
+
+
+_CONVERSION = re.compile(r"%(?:%|[-#0 +]*\d*(?:\.\d+)?[a-zA-Z])")
+
+
+def message_of(record: logging.LogRecord) -> str:
+    """The message of a record. The argument of each `key=%s` is quoted if it has a space:
+    `reason='the session expired'`.
+    """
+    if not isinstance(record.args, tuple) or not isinstance(record.msg, str):
+        return record.getMessage()
+    conversions = [each for each in _CONVERSION.finditer(record.msg) if each[0] != "%%"]
+    if len(conversions) != len(record.args):
+        return record.getMessage()
+    arguments = [
+        quoted(str(argument)) if _is_whole_value(record.msg, found) else argument
+        for found, argument in zip(conversions, record.args, strict=True)
+    ]
+    return record.msg % tuple(arguments) if arguments else record.getMessage()
+
+
+def _is_whole_value(text: str, found: re.Match[str]) -> bool:
+    """Whether the conversion is `%s` between `=` and a space or the end."""
+    before, after = text[: found.start()], text[found.end() :]
+    return found[0] == "%s" and before.endswith("=") and after[:1] in ("", " ")
+
+
+def quoted(text: str) -> str:
+    """A value of a log line: in quotes if it has a space."""
+    if not any(character.isspace() for character in text):
+        return text
+    if "'" not in text:
+        return f"'{text}'"
+    return '"' + text.replace('"', '\\"') + '"'
 
 
 class RepeatFilter(logging.Filter):

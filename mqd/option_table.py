@@ -178,7 +178,7 @@ _TABLE: Final = (
         INT,
         1,
         QUOTAS,
-        "Length of each sample of this quota",
+        "Length of each sample of the quota on moves between log directories",
         minimum=1,
     ),
     _node(
@@ -296,7 +296,7 @@ _TABLE: Final = (
         LONG,
         limits.SEND_STALL_MAX_MS,
         DONE,
-        "Time after which a connection is closed whose peer does not read its responses",
+        "A connection is closed if its client reads no response for this time",
         minimum=1000,
     ),
     _node(
@@ -407,7 +407,7 @@ _TABLE: Final = (
         INT,
         1,
         DONE,
-        "Length of each sample of this quota",
+        "Length of each sample of the quota on changes of metadata",
         minimum=1,
     ),
     _node(
@@ -444,7 +444,7 @@ _TABLE: Final = (
         INT,
         1,
         DONE,
-        "Replication factor of a topic that is created without one",
+        "Replication factor of a topic that is created without one; 2 with two nodes, 3 with more",
         minimum=1,
     ),
     _node(
@@ -1345,7 +1345,8 @@ _TABLE: Final = (
         INT,
         limits.CONNECTIONS_MAX,
         DONE,
-        "Maximum client connections; above it, a connection of the address with the most is closed",
+        "Maximum client connections; beyond it, the longest idle one of the busiest address "
+        "is closed",
         minimum=limits.CONNECTIONS_LEAST,
     ),
     _node(
@@ -1476,13 +1477,20 @@ _TABLE: Final = (
     _node("metric.reporters", LIST, (), METRICS, "Classes that report metrics", dynamic=True),
     _node("metrics.num.samples", INT, 2, METRICS, "Samples of a metric", minimum=1),
     _node("metrics.recording.level", STRING, "INFO", METRICS, "Minimum level of recorded metrics"),
-    _node("metrics.sample.window.ms", LONG, 30000, METRICS, "Length of each sample", minimum=1),
+    _node(
+        "metrics.sample.window.ms",
+        LONG,
+        30000,
+        METRICS,
+        "Length of each sample of a metric",
+        minimum=1,
+    ),
     _both(
         "min.insync.replicas",
         INT,
         1,
         DONE,
-        "Minimum number of in-sync replicas for acks=all writes",
+        "Minimum number of in-sync replicas for acks=all writes; 2 with three or more nodes",
         minimum=1,
         synonyms=(("min.insync.replicas", 1),),
     ),
@@ -1568,7 +1576,7 @@ _TABLE: Final = (
         INT,
         10080,
         DONE,
-        "Time offsets of an empty group are kept",
+        "Time for which the offsets of an empty group are kept",
         minimum=1,
     ),
     _node(
@@ -1661,7 +1669,7 @@ _TABLE: Final = (
         INT,
         1,
         DONE,
-        "Length of each sample of this quota",
+        "Length of each sample of client quotas",
         minimum=1,
     ),
     _node(
@@ -1722,7 +1730,7 @@ _TABLE: Final = (
         INT,
         1,
         TIERED,
-        "Length of each sample of this quota",
+        "Length of each sample of the copy quota",
         minimum=1,
     ),
     _node(
@@ -1756,7 +1764,7 @@ _TABLE: Final = (
         INT,
         1,
         TIERED,
-        "Length of each sample of this quota",
+        "Length of each sample of the fetch quota",
         minimum=1,
     ),
     _node(
@@ -1928,7 +1936,7 @@ _TABLE: Final = (
         INT,
         1,
         QUOTAS,
-        "Length of each sample of this quota",
+        "Length of each sample of replication quotas",
         minimum=1,
     ),
     _node("request.timeout.ms", INT, 30000, NODES, "Timeout of requests between nodes"),

@@ -84,6 +84,29 @@ class Option(NamedTuple):
         )
 
     @property
+    def permitted(self) -> str:
+        """What to set the key to, after an invalid value."""
+        if self.valid:
+            return f"choose from {', '.join(self.valid)}"
+        if self.type is BOOLEAN:
+            return "set it to true or false"
+        if self.type is DOUBLE or self.type in _INTEGERS:
+            if self.minimum is not None and self.maximum is not None:
+                return f"set it to a number from {self.minimum} to {self.maximum}"
+            if self.minimum is not None:
+                return f"set it to {self.minimum} or more"
+            if self.maximum is not None:
+                return f"set it to {self.maximum} or less"
+            return "set it to a number"
+        return "`mqd config list` shows its type"
+
+    def problem(self, error: ValueError) -> str:
+        """Why a value is invalid, and the permitted values. The value of a sensitive option is not
+        shown."""
+        reason = "the value is not permitted" if self.sensitive else str(error)
+        return reason if " is not one of " in reason else f"{reason}; {self.permitted}"
+
+    @property
     def sensitive(self) -> bool:
         """Whether the value is a secret, which is never printed or described."""
         return self.type is PASSWORD

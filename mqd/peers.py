@@ -106,8 +106,8 @@ class Peers:
         if node_id not in self.nodes:
             known = ", ".join(map(str, self.nodes))
             raise ConfigError(
-                f"{self.path}: node {node_id} does not exist; choose one of {known} with --node, "
-                "or add a [[node]] with this id"
+                f"{self.path}: node {node_id} does not exist; existing nodes: {known}; choose "
+                "one with --node, or add a [[node]] with this id"
             )
         return self.nodes[node_id]
 

@@ -274,7 +274,7 @@ def test_a_bad_line_of_a_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError,
         match=r"server\.properties, line 4: log\.segment\.bytes: "
-        r"12 is less than the minimum 1048576",
+        r"12 is less than the minimum 1048576; set it to 1048576 or more$",
     ):
         NodeConfig.load(file)
 
@@ -355,3 +355,10 @@ def test_the_number_of_nodes_decides_the_default_replication_factor(
     assert topic_options(config, {})["min.insync.replicas"] == in_sync
     chosen = load("default.replication.factor=1", "min.insync.replicas=1").of_node(peers, 1)
     assert (chosen["default.replication.factor"], chosen["min.insync.replicas"]) == (1, 1)
+
+
+def test_the_replication_defaults_of_a_cluster_are_in_the_meaning_of_their_keys() -> None:
+    factor = NODE_OPTIONS["default.replication.factor"]
+    least = NODE_OPTIONS["min.insync.replicas"]
+    assert factor.default == 1 and factor.meaning.endswith("; 2 with two nodes, 3 with more")
+    assert least.default == 1 and least.meaning.endswith("; 2 with three or more nodes")

@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -26,33 +27,36 @@ NEEDS = {
 
 @pytest.fixture(scope="module")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    directory = tmp_path_factory.mktemp("examples")
-    (port,) = free_ports(1)
-    command = [
-        sys.executable,
-        "-m",
-        "mqd",
-        "dev",
-        "--port",
-        str(port),
-        "--data",
-        str(directory / "data"),
-    ]
-    command += ["-o", "group.initial.rebalance.delay.ms=0"]
     # Records older than the default retention are refused: a node may delete them before the
-    # example reads them, which would then wait forever.
-    command += ["-o", f"log.message.timestamp.before.max.ms={7 * 24 * 3600_000}"]
+    # example reads them.
+    before_max_ms = 7 * 24 * 3600_000
+    options = {
+        "group.initial.rebalance.delay.ms": 0,
+        "log.message.timestamp.before.max.ms": before_max_ms,
+    }
+    with running_node(tmp_path_factory.mktemp("examples"), options) as address:
+        yield address
+
+
+@contextmanager
+def running_node(directory: Path, options: Mapping[str, int]) -> Iterator[str]:
+    """A node with broker options for the length of a block; yields its address."""
+    (port,) = free_ports(1)
+    command = [sys.executable, "-m", "mqd", "dev", "--port", str(port)]
+    command += ["--data", str(directory / "data")]
+    for key, value in options.items():
+        command += ["-o", f"{key}={value}"]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as node:
         assert node.stdout is not None
-        said = []
+        lines = []
         for line in node.stdout:
-            said.append(line)
+            lines.append(line)
             if " ready on " in line and "node(s)" in line:
                 break
         else:
-            raise AssertionError("".join(said))
+            raise AssertionError("".join(lines))
         # otherwise it stops when the pipe is full
         reader = threading.Thread(target=node.stdout.read)
         reader.start()
@@ -92,6 +96,30 @@ def test_an_example_runs(bootstrap: str, name: str) -> None:
         for ran in runs:
             ran.kill()
             ran.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("retention", "code", "text"),
+    [("log.retention.ms", 0, "the group resumes at minute 30"), ("log.retention.bytes", 1, "")],
+)
+def test_the_seek_example_ends_although_retention_deletes_records(
+    tmp_path: Path, retention: str, code: int, text: str
+) -> None:
+    """The example's topic has its own retention time, but not its own retention size."""
+    options = {retention: 1, "log.roll.ms": 1, "log.retention.check.interval.ms": 100}
+    with running_node(tmp_path, options) as address:
+        ran = subprocess.run(
+            [sys.executable, "examples/seek_and_lag.py", address],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            timeout=50,
+            check=False,
+        )
+    assert ran.returncode == code and text in ran.stdout, ran.stdout + ran.stderr
+    assert ("did retention delete them?" in ran.stderr) == bool(code)
 
 
 def test_the_documents_name_every_example() -> None:

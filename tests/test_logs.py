@@ -38,6 +38,24 @@ def test_a_line_is_time_level_logger_event_and_pairs() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "arguments", "expected"),
+    [
+        ("left reason=%s member=%s", ("no heartbeat", "m"), "left reason='no heartbeat' member=m"),
+        ("left reason=%s", ("its client's end",), 'left reason="its client\'s end"'),
+        ("left reason=%s", ("a 'b' \"c\"",), 'left reason="a \'b\' \\"c\\""'),
+        ("at address=%s:%d", ("a host", 1), "at address=a host:1"),
+        ("near share=%.0f%% of=%s", (50.4, "all of it"), "near share=50% of='all of it'"),
+        ("loaded count=%d %s", (1, "a=b c=d"), "loaded count=1 a=b c=d"),
+        ("nothing reason='in words'", (), "nothing reason='in words'"),
+    ],
+)
+def test_a_value_with_a_space_is_quoted(
+    text: str, arguments: tuple[object, ...], expected: str
+) -> None:
+    assert LineFormatter().format(record(text, *arguments)).endswith(f"mqd.log {expected}")
+
+
 def test_bytes_of_a_peer_cannot_forge_a_line() -> None:
     assert "\n" not in LineFormatter().format(record("bad.frame client=%s", "x\r\n2026 INFO fine"))
 
@@ -98,4 +116,4 @@ def test_set_up_writes_to_standard_error_once(
     lines = captured.err.splitlines()
     assert len(lines) == 1 + REPEATS_MAX + 5
     assert lines[0].endswith("ERROR mqd.x loud a=1")
-    assert lines[-1].endswith("WARNING mqd.config configuration warning message=key14 is ignored")
+    assert lines[-1].endswith("WARNING mqd.config configuration warning message='key14 is ignored'")

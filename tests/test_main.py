@@ -94,8 +94,8 @@ def test_errors_that_the_user_can_fix_are_one_line_and_exit_code_1(
     assert main(arguments) == FAILURE
     assert (
         capsys.readouterr().err
-        == f"mqd: {peers}: node 2 does not exist; choose one of 1 with --node, or add a "
-        "[[node]] with this id\n"
+        == f"mqd: {peers}: node 2 does not exist; existing nodes: 1; choose one with --node, or "
+        "add a [[node]] with this id\n"
     )
     arguments[4] = "1"
     assert main([*arguments, "-o", "num.partitions=x"]) == FAILURE

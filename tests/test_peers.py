@@ -152,7 +152,8 @@ def test_inline_tables_are_read_and_refused_without_a_line() -> None:
 
 def test_a_node_that_is_not_there() -> None:
     with pytest.raises(
-        ConfigError, match=r"peers\.toml: node 9 does not exist; choose one of 1, 2 with --node"
+        ConfigError,
+        match=r"peers\.toml: node 9 does not exist; existing nodes: 1, 2; choose",
     ):
         parsed(HEAD + node(1) + node(2)).require(9)
 

@@ -15,6 +15,7 @@ from mqctl.app import (
     confirm,
     in_time,
     options,
+    print_error,
     print_message,
     run_timed,
     write,
@@ -29,7 +30,7 @@ from mqctl.commands.move import (
 )
 from mqctl.moving import print_impossible_moves
 from mqctl.outcomes import finish
-from mqctl.planning import plan_drain, plan_leaders
+from mqctl.planning import MovePlan, plan_drain, plan_leaders
 from mqctl.quantities import format_bytes
 from mqctl.snapshot import Snapshot, directory_row, disks, take_snapshot
 from mqd.errors import some_of
@@ -252,10 +253,10 @@ def _show(settings: Settings, data: dict[str, Any]) -> None:
         name.replace("_", " "): value
         for name, value in {
             **data,
-            "bytes": format_bytes(data["bytes"]),
-            "usable_bytes": format_bytes(data["usable_bytes"]),
+            "size": format_bytes(data["bytes"]),
+            "free": format_bytes(data["usable_bytes"]),
         }.items()
-        if name not in ("directories", "config", "lagging")
+        if name not in ("directories", "config", "lagging", "bytes", "usable_bytes")
     }
     write(render.fields(summary))
     if data["lagging"]:
@@ -271,9 +272,23 @@ def _check_known(snapshot: Snapshot, broker_id: int) -> None:
     if all(each.node_id != broker_id for each in snapshot.cluster.brokers):
         known = ", ".join(str(each.node_id) for each in snapshot.cluster.brokers)
         raise Failure(
-            f"broker {broker_id} does not exist; the brokers are {known}",
+            f"broker {broker_id} does not exist; existing brokers: {known}",
             remedy="list the brokers with `mqctl broker list`",
         )
+
+
+def _cannot_leave(plan: MovePlan, broker_id: int, *, execute: bool, leaders_only: bool) -> Failure:
+    """The failure of a drain that has impossible moves."""
+    what = "leadership" if leaders_only else "replica"
+    if not plan.moves:
+        message = f"no {what} can leave broker {broker_id}"
+    else:
+        count = len(plan.impossible) + len(plan.moves)
+        message = f"{len(plan.impossible)} of {count} {what}s cannot leave broker {broker_id}"
+    if execute and not leaders_only:
+        message = f"nothing was moved: {message}"
+    remedy = "restart the other replicas of these partitions" if leaders_only else _ROOM
+    return Failure(message, remedy=remedy)
 
 
 @click.command()
@@ -333,14 +348,11 @@ def drain(
         else:
             plan = plan_drain(snapshot.assignments, snapshot.alive, broker_id, fewer=fewer)
         print_impossible_moves(plan)
-        if plan.impossible and execute and not leaders_only:
-            raise Failure(
-                f"nothing was moved: {len(plan.impossible)} partitions cannot leave broker "
-                f"{broker_id}",
-                remedy=_ROOM,
-            )
-        if plan.impossible and not leaders_only:
-            print_message(_ROOM)
+        if plan.impossible:
+            failure = _cannot_leave(plan, broker_id, execute=execute, leaders_only=leaders_only)
+            if not plan.moves or (execute and not leaders_only):
+                raise failure
+            print_error(failure)
         code = await carry_out(
             settings,
             admin,
@@ -365,7 +377,7 @@ async def elect_other_leaders(
     admin: Admin, partitions: list[TopicPartition], broker_id: int
 ) -> int:
     """Elect the new preferred leaders; returns the exit code."""
-    from mqctl.app import failure_of, print_error
+    from mqctl.app import failure_of
     from mqd.client.descriptions import ElectionType
     from mqd.client.errors import ClientError
     from mqd.errors import ErrorCode

@@ -52,7 +52,9 @@ async def _features(client: ClusterClient, settings: Settings) -> list[Feature]:
 @click.command("list")
 @options
 def list_(settings: Settings) -> None:
-    """List features: FINALIZED is in use; the controller's release supports LOWEST to NEWEST.
+    """List finalized and supported feature levels.
+
+    FINALIZED is the level in use. LOWEST and NEWEST are the levels that the controller supports.
 
     \b
     mqctl feature list

@@ -64,7 +64,8 @@ def lag(
 ) -> None:
     """Show the committed offsets and the lag of groups.
 
-    An assigned partition without a committed offset has no lag; --total counts it as uncommitted.
+    An assigned partition without a committed offset shows no lag. --total counts it under
+    UNCOMMITTED.
     --all omits groups with neither assigned partitions nor committed offsets.
 
     \b

@@ -51,8 +51,9 @@ VOTERS = (
 def quorum(settings: Settings) -> None:
     """Show the leader of the metadata quorum, and the lag of its voters and observers.
 
-    LAST CONTACT and CAUGHT UP show how long ago that was, by the leader's clock. Without a majority
-    of the voters there is no leader; the command reports this within 5 seconds.
+    LAST CONTACT: time since the leader last received a fetch. CAUGHT UP: time since the node last
+    had all entries. Without a majority of the voters there is no leader; the command reports this
+    within 5 seconds.
 
     \b
     mqctl cluster quorum

@@ -68,7 +68,7 @@ def dump(settings: Settings, path: Path, records: bool) -> None:
     partition.
 
     \b
-    mqctl log dump data/orders-0 --records
+    mqctl log dump data/node-1/logs/orders-0 --records
     """
     try:
         if path.is_dir() or offline.is_segment(path):
@@ -90,9 +90,10 @@ def dump(settings: Settings, path: Path, records: bool) -> None:
         raise Failure(f"cannot read {str(path)!r}: {error.strerror}") from None
     if not rows:
         print_message(f"{path} has no entries")
-        if settings.output == "table":
-            return
-    names = list(rows[0]) if rows else []
+        if settings.output in ("json", "yaml"):
+            settings.show_data([])
+        return
+    names = list(rows[0])
     settings.show(
         [render.Column(name, name.replace("_", "-").upper(), right=True) for name in names], rows
     )
@@ -137,19 +138,22 @@ def _cells(row: dict[str, Any], settings: Settings) -> dict[str, Any]:
 def verify(settings: Settings, path: Path, allow_gaps: bool) -> None:
     """Check every segment (CRC, offsets), index, checkpoint and snapshot.
 
-    DIR is a data directory, a log directory or the directory of one partition. For a data
-    directory, all log directories of the node are checked, also those elsewhere (log.dirs). The
-    exit code is 1 if it finds a fault, or no partition. The metadata log of the node (DIR/metadata)
-    is not checked: the node checks it when it starts.
+    DIR is a data directory, the directory of `mqd dev` with the data of several nodes, a log
+    directory or the directory of one partition. For a data directory, all log directories of the
+    node are checked, also those elsewhere (log.dirs). The exit code is 1 if it finds a fault, or no
+    partition. The metadata log of a node (DIR/metadata) is not checked: the node checks it at its
+    start.
 
     \b
     mqctl log verify data
     """
-    if offline.in_use(path):
-        print_message(
-            f"warning: a node is running on {path}: its unfinished writes may be reported as "
-            "faults; stop it first to be certain"
-        )
+    nodes = [] if offline.is_partition(path) else offline.node_directories(path)
+    for each in nodes or [path]:
+        if offline.in_use(each):
+            print_message(
+                f"warning: a node is running on {each}: its unfinished writes may be reported as "
+                "faults; stop it first to be certain"
+            )
     verifier = Verifier(_progress(), allow_gaps=allow_gaps)
     directories: list[Path] = []
     try:
@@ -175,8 +179,10 @@ def verify(settings: Settings, path: Path, allow_gaps: bool) -> None:
             "findings": rows,
         }
         settings.show_data({"directories": [str(one) for one in directories], **summary})
-    if (path / offline.METADATA_FOLDER).is_dir():
-        print_message(f"{path / offline.METADATA_FOLDER}: not checked, only partitions are")
+    for each in nodes or [path]:
+        metadata = each / offline.METADATA_FOLDER
+        if metadata.is_dir():
+            print_message(f"{metadata} was not checked: the node checks it at its start")
     if directories not in ([], [path]):
         print_message(f"log directories: {', '.join(map(str, directories))}")
     if not verifier.partitions and not rows:

@@ -8,7 +8,16 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from mqctl.app import FAILED, PARTIAL, Failure, Settings, options, print_message, run_timed
+from mqctl.app import (
+    FAILED,
+    PARTIAL,
+    Failure,
+    Settings,
+    options,
+    print_error,
+    print_message,
+    run_timed,
+)
 from mqctl.moving import (
     PLAN,
     check_done,
@@ -25,7 +34,7 @@ from mqctl.outcomes import finish
 from mqctl.planning import (
     Assignment,
     Move,
-    Plan,
+    MovePlan,
     parse_json,
     parse_target,
     plan_swap,
@@ -170,7 +179,7 @@ def move(
         raise click.UsageError("--allow-fewer-replicas has no effect with --from and --to")
     wanted = _targets(targets, file)
 
-    def plan(snapshot: Snapshot) -> Plan:
+    def plan(snapshot: Snapshot) -> MovePlan:
         if leaving is None or joining is None:
             return plan_targets(snapshot.assignments, wanted, snapshot.alive, fewer=fewer)
         if not any(
@@ -253,7 +262,7 @@ def run_watching(settings: Settings, work: Any, watching: bool) -> int:
     return code
 
 
-def impossible_code(plan: Plan) -> int:
+def impossible_code(plan: MovePlan) -> int:
     """The exit code for the impossible moves of a plan."""
     return 0 if not plan.impossible else PARTIAL if plan.moves else FAILED
 
@@ -267,7 +276,7 @@ async def carry_out(
     settings: Settings,
     admin: Admin,
     snapshot: Snapshot,
-    plan: Plan,
+    plan: MovePlan,
     deadline: float,
     *,
     execute: bool,
@@ -324,7 +333,7 @@ async def _wait(
         await unthrottle(admin, throttled_by(started, snapshot.alive))
     wrong = await check_done(admin, started)
     for tp, reason in sorted(wrong.items()):
-        print_message(f"{tp} was not moved as planned: {reason}")
+        print_error(Failure(f"{tp} was not moved as planned: {reason}"))
     return 0 if not wrong else PARTIAL if len(wrong) < len(started) else FAILED
 
 

@@ -61,7 +61,7 @@ CANCELLED = (
 def move_status(settings: Settings, wait: bool, clear_throttle: bool) -> None:
     """Show the moves in progress.
 
-    If a throttle is still set after all moves are done, the command reports it: it would slow down
+    If a throttle is still set after all moves are done, the command reports it. It would slow down
     the next replica that must catch up.
 
     \b

@@ -107,7 +107,8 @@ def list_(
 ) -> None:
     """List partitions and their problems, including internal topics.
 
-    With several of the four filters, a partition is listed if it matches any of them.
+    With several of --under-replicated, --under-min-isr, --offline and --leaderless, a partition is
+    listed if it matches any of them.
 
     \b
     mqctl partition list --under-replicated --leaderless

@@ -4,7 +4,7 @@ The names in `__all__` are the public interface; docs/CLIENT.md describes it, an
 modules may change. `mqd.client.sync` has the same client for programs without Trio.
 
 A name is imported when it is first used: `import mqd.client` alone takes 2 ms and imports neither
-Trio nor the protocol, which a broker that wants one module of this package relies on.
+Trio nor the protocol. A broker that imports one module of this package relies on that.
 """
 
 from __future__ import annotations

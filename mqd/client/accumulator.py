@@ -2,8 +2,8 @@
 and their outcomes. Pure.
 
 Order: the batches of a partition are a queue, and only its head is ever in flight. So a retried
-batch overtakes no other. Invariants: `buffered_bytes` is the sum over all queued batches; a batch
-in flight is the head of its queue; the batches of a partition that the broker did not refuse have
+batch overtakes no other. Invariants: `buffered_bytes` is the sum over all queued batches. A batch
+in flight is the head of its queue. The batches of a partition that the broker did not refuse have
 sequence numbers without gaps (KIP-98).
 """
 
@@ -20,7 +20,7 @@ from mqd.protocol.record_reader import Record
 from mqd.types import NO_EPOCH, NO_OFFSET, NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
 
 RECORD_OVERHEAD_BYTES = 20
-"""Lengths, deltas and attributes of one record, estimated from above for records below 1 MiB."""
+"""Lengths, deltas and attributes of one record: an upper bound for records below 1 MiB."""
 BATCH_OVERHEAD_BYTES = 61
 _SEQUENCE_MASK = 0x7FFFFFFF
 
@@ -44,6 +44,7 @@ class Batch:
         "attempts",
         "base_sequence",
         "created",
+        "encoded",
         "expires",
         "last_error",
         "maybe_appended",
@@ -51,7 +52,6 @@ class Batch:
         "producer_epoch",
         "producer_id",
         "retry_at",
-        "sealed",
         "size_estimate",
         "split_into",
         "tp",
@@ -68,7 +68,7 @@ class Batch:
         self.retry_at = 0.0
         self.maybe_appended = False
         """An attempt ended without a response: the broker may have appended the records."""
-        self.sealed: bytearray | None = None
+        self.encoded: bytearray | None = None
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_EPOCH
         self.base_sequence = -1
@@ -98,7 +98,7 @@ class Batch:
         refers to the batch.
         """
         self.writer.free()
-        self.sealed = None
+        self.encoded = None
 
     def locate(self, index: int) -> tuple[Batch, int]:
         """The batch that contains record `index` now, after splits, and its index there."""
@@ -135,23 +135,23 @@ class Sequences:
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
         self._next.clear()
 
-    def seal(self, batch: Batch, codec: Codec) -> bytearray:
+    def encode(self, batch: Batch, codec: Codec) -> bytearray:
         """The bytes of the batch. The first call takes its sequence numbers; later calls return the
         same bytes.
         """
-        if batch.sealed is None:
+        if batch.encoded is None:
             if self.producer_id != NO_PRODUCER_ID:
                 batch.producer_id, batch.producer_epoch = self.producer_id, self.producer_epoch
                 batch.base_sequence = self._next.get(batch.tp, 0)
                 self._next[batch.tp] = (batch.base_sequence + batch.count) & _SEQUENCE_MASK
-            batch.sealed = batch.writer.seal(
+            batch.encoded = batch.writer.finish(
                 codec=codec,
                 producer_id=batch.producer_id,
                 producer_epoch=batch.producer_epoch,
                 base_sequence=batch.base_sequence,
                 transactional=self._transactional,
             )
-        return batch.sealed
+        return batch.encoded
 
     def release(self, batch: Batch) -> None:
         """The broker has no record of the batch: reuse its sequence numbers. A retry encodes the
@@ -161,7 +161,7 @@ class Sequences:
         same = (batch.producer_id, batch.producer_epoch) == (self.producer_id, self.producer_epoch)
         if batch.base_sequence >= 0 and same:
             self._next[batch.tp] = batch.base_sequence
-        batch.sealed = None
+        batch.encoded = None
         batch.base_sequence = -1
 
 
@@ -188,7 +188,7 @@ class Accumulator:
         self._queues: dict[TopicPartition, deque[Batch]] = {}
         self.growing: dict[tuple[str, int], Batch] = {}
         """The last batch of each queue, if it was never retried or split. It takes further records
-        until it is sealed.
+        until it is encoded.
         """
 
     def __len__(self) -> int:
@@ -213,7 +213,7 @@ class Accumulator:
         (`reserve_batch`), or the buffer is full.
         """
         batch = self.growing.get((topic, partition))
-        if batch is None or batch.sealed is not None:
+        if batch is None or batch.encoded is not None:
             return None
         if (
             batch.size_estimate + size > self._batch_bytes
@@ -239,7 +239,7 @@ class Accumulator:
         batch = self.growing.get(tp)
         if (
             batch is None
-            or batch.sealed is not None
+            or batch.encoded is not None
             or batch.size_estimate + size > self._batch_bytes
         ):
             batch = self.growing[tp] = Batch(
@@ -310,7 +310,7 @@ class Accumulator:
         )
 
     def heads(self) -> list[Batch]:
-        """The first batch of every queue. No other batch can be sealed."""
+        """The first batch of every queue. No other batch can be encoded."""
         return [queue[0] for queue in self._queues.values() if queue]
 
     def next_deadline(self, now: float) -> float:
@@ -364,7 +364,7 @@ class Accumulator:
 
     def split(self, batch: Batch) -> None:
         """The head was too large: replace it by two halves. It has no sequence numbers now."""
-        assert batch.count > 1 and batch.sealed is None
+        assert batch.count > 1 and batch.encoded is None
         queue = self._queues[batch.tp]
         assert queue[0] is batch and batch.tp in self.in_flight
         whole = batch.records

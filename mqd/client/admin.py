@@ -56,6 +56,18 @@ OFFSET_FOR_LEADER_EPOCH, DESCRIBE_CONFIGS, CREATE_PARTITIONS, INCREMENTAL_ALTER_
     44,
 )
 
+_NOT_DELETABLE = {
+    ErrorCode.INVALID_TOPIC_EXCEPTION: (
+        "its topic is internal, and holds the state of coordinators",
+        "choose another topic",
+    ),
+    ErrorCode.POLICY_VIOLATION: (
+        "the cleanup.policy of its topic lacks 'delete'",
+        "choose another topic, or change this one with `mqctl topic config set`",
+    ),
+}
+"""Why DeleteRecords refuses a topic, and what to do."""
+
 
 class Admin(GroupOffsetAdmin, TransactionAdmin, ClusterAdmin, AccessAdmin):
     """Administration over a ClusterClient. `timeout_s` bounds each call, retries included."""
@@ -157,7 +169,7 @@ class Admin(GroupOffsetAdmin, TransactionAdmin, ClusterAdmin, AccessAdmin):
         return results
 
     async def list_topics(self, *, internal: bool = False) -> list[TopicInfo]:
-        """All topics by name; `internal` includes those that the cluster keeps for itself."""
+        """All topics by name; `internal` includes the internal topics of the cluster."""
         check_flag("internal", internal)
 
         async def attempt() -> list[TopicInfo]:
@@ -292,11 +304,17 @@ class Admin(GroupOffsetAdmin, TransactionAdmin, ClusterAdmin, AccessAdmin):
                 "timeout_ms": self._timeout_ms,
             }
             response = await self._client.request_leader(node_id, DELETE_RECORDS, body)
-            return outcomes_of(
+            outcomes = outcomes_of(
                 (TopicPartition(topic.name, row.partition_index), row, None, row.low_watermark)
                 for topic in response.topics
                 for row in topic.partitions
             )
+            for tp, outcome in outcomes.done.items():
+                if isinstance(outcome, ClientError) and outcome.code in _NOT_DELETABLE:
+                    message, remedy = _NOT_DELETABLE[outcome.code]
+                    message = f"records of {tp} cannot be deleted: {message}"
+                    outcomes.done[tp] = ClientError(outcome.code, message, remedy=remedy)
+            return outcomes
 
         return await self._each_partition("deleting records", list(offsets), request)
 

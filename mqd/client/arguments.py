@@ -126,8 +126,8 @@ def check_id(name: str, value: object, example: str) -> None:
 
 
 def check_topic(value: object, name: str = "topic") -> None:
-    """A legal name of a topic, by the rule of the broker: a topic with another name never exists,
-    so a request about it would be retried in vain.
+    """A legal name of a topic, by the rule of the broker. A topic with another name never exists,
+    so retries of a request about it would be in vain.
     """
     if not isinstance(value, str):
         raise invalid_type(f"{name} is {shown(value)}", "give a str, for example 'orders'")

@@ -21,13 +21,14 @@ from mqd.client.arguments import as_codec, check_topic, check_whole
 from mqd.client.cluster import ClusterClient
 from mqd.client.columns import COLUMNS, EncodedBatch, decode, encode, partition_for_keys, schema
 from mqd.client.columns_schema import HEADERS_TYPE
-from mqd.client.errors import ClientError, error_from_wire, invalid_type, invalid_value
+from mqd.client.errors import ClientError, invalid_type, invalid_value, no_such_partition
 from mqd.client.fetched_batches import Chunk
 from mqd.client.fetcher import Fetcher
+from mqd.client.keyword_options import checks_options
 from mqd.client.partitioner import StickyPartitioner
 from mqd.client.producer_options import CodecName
 from mqd.client.raw_producer import RawProducer, open_raw_producer
-from mqd.errors import ErrorCode, MqError
+from mqd.errors import MqError
 from mqd.protocol.compression import Codec
 
 assert mqd.client.columns
@@ -220,9 +221,7 @@ class ArrowProducer:
         numbers: np.ndarray[Any, Any] = named.fill_null(0).to_numpy()
         wrong = is_named & ((numbers < 0) | (numbers >= count))
         if wrong.any():
-            what = f"partition {int(numbers[wrong][0])} of {topic!r}"
-            detail = f"the topic has partitions 0 to {count - 1}"
-            raise error_from_wire(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, what, detail)
+            raise no_such_partition(int(numbers[wrong][0]), topic, count)
         return np.where(is_named, numbers, partition_for_keys(keys, count))
 
     def _stamps(self, given: pa.Array | None) -> int | pa.Array:
@@ -265,6 +264,7 @@ def _misfit(name: str, kind: pa.DataType, wanted: str) -> ClientError:
     return invalid_type(f"column '{name}' has type {kind}", f"cast it to {wanted}")
 
 
+@checks_options(open_raw_producer)
 @asynccontextmanager
 async def open_arrow_producer(
     client: ClusterClient,

@@ -225,7 +225,7 @@ class BatchSender:
         for batch in batches:
             rows = topics.setdefault(batch.tp.topic, [])
             rows.append(
-                {"index": batch.tp.partition, "records": self._sequences.seal(batch, self._codec)}
+                {"index": batch.tp.partition, "records": self._sequences.encode(batch, self._codec)}
             )
         ids = {name: view.topics[name].topic_id for name in topics if name in view.topics}
         named_only = any(ids.get(name, ZERO_UUID) == ZERO_UUID for name in topics)

@@ -14,6 +14,7 @@ from mqd.client.cluster import ClusterClient, check_client
 from mqd.client.coordinator import KeyType, find_coordinators
 from mqd.client.descriptions import Resource
 from mqd.client.errors import (
+    REMEDIES,
     ClientError,
     ConnectionBroken,
     DeadlineExceeded,
@@ -41,7 +42,7 @@ class Outcomes(NamedTuple):
 class Calls:
     """Calls over a ClusterClient. `timeout_s` bounds each, retries included.
 
-    Without `patient`, a call does not wait for a failover or an election: items of an unreachable
+    Without `patient`, a call does not wait for a failover or an election. Items of an unreachable
     broker, or of a partition without a leader, fail at once. The others have their results.
     """
 
@@ -320,9 +321,19 @@ def outcomes_of(rows: Iterable[tuple[Any, Any, str | None, Any]]) -> Outcomes:
             if row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else error_from_wire(row.error_code, subject, message)
         )
+        if error.code is ErrorCode.INVALID_CONFIG and isinstance(key, Resource):
+            error.remedy = _config_remedy(key)
         is_retriable = error.retriable and error.code not in _FINAL
         (outcomes.to_retry if is_retriable else outcomes.done)[key] = error
     return outcomes
+
+
+def _config_remedy(resource: Resource) -> str:
+    """The command that lists the keys of a resource."""
+    kind = resource.type.name.lower()
+    if kind in ("topic", "group"):
+        return f"list its keys with `mqctl {kind} config get {resource.name} --explain`"
+    return REMEDIES[ErrorCode.INVALID_CONFIG]
 
 
 def _subject(key: Any) -> str:

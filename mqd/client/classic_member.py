@@ -1,5 +1,5 @@
-"""A member with the classic group protocol: JoinGroup and SyncGroup, heartbeats, and an assignment
-that the group's leader makes with an assignor of the clients (`assignors.py`). Pure.
+"""A member with the classic group protocol: JoinGroup, SyncGroup and heartbeats. The group's leader
+makes the assignment with an assignor of the clients (`assignors.py`). Pure.
 
 With an eager assignor the user revokes every partition before each join. With cooperative ones it
 revokes only those that move, and the group joins once more (KIP-429).
@@ -300,8 +300,8 @@ class ClassicMember(BaseMember):
             return
         self._rejoin_due = False
         self._leads = response.leader == self.member_id
-        # A leader that rejoins (KIP-814) does not know the assignment, and a static member that
-        # must revoke partitions may have returned in the meantime: a second round is always safe.
+        # A leader that rejoins (KIP-814) does not know the assignment. A static member that must
+        # revoke partitions may have returned in the meantime. A second round is always safe.
         self._second_round = self._leads and self._assignor.cooperative
         self._assignments = []
         self._members = []

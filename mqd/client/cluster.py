@@ -29,6 +29,7 @@ from mqd.client.errors import (
     error_from_wire,
     invalid_type,
 )
+from mqd.client.keyword_options import checks_options
 from mqd.client.login import Login
 from mqd.client.metadata import BrokerInfo, ClusterView, TopicInfo
 from mqd.client.nurseries import joining_nursery, lasting_nursery
@@ -460,6 +461,7 @@ _STALE = frozenset(
 )
 
 
+@checks_options()
 @asynccontextmanager
 async def connect(
     bootstrap: str | Sequence[tuple[str, int]],

@@ -113,7 +113,7 @@ class ClusterAdmin(Calls):
     async def describe_usage(
         self, node_ids: Iterable[int]
     ) -> dict[int, list[BoundUsage] | ClientError]:
-        """How full the bounds of the given brokers are. Apache Kafka's brokers report none."""
+        """The usage of the bounds of the given brokers. Apache Kafka's brokers report none."""
         wanted = _node_ids(node_ids)
 
         async def request(node_id: int, _: list[int]) -> Outcomes:
@@ -206,7 +206,7 @@ class ClusterAdmin(Calls):
         await self._retry("finalizing features", attempt)
 
     async def describe_quorum(self) -> Quorum:
-        """Who leads the metadata log, and how far voters and observers have come (KIP-595,
+        """The leader of the metadata log, and the progress of voters and observers (KIP-595,
         KIP-836).
         """
         subject = "describing the quorum"
@@ -356,7 +356,7 @@ class ClusterAdmin(Calls):
         """Begin to move each partition to its target replicas, preferred leader first; None cancels
         what is under way (KIP-455).
 
-        Returns when the moves have begun; `list_partition_reassignments` tells which are not done.
+        Returns when the moves have begun; `list_partition_reassignments` lists those in progress.
         """
         check_targets("targets", targets)
 

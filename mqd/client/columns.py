@@ -1,9 +1,9 @@
 """Record batches as Arrow columns, in both directions: the face of `columns_*.py`. Pure.
 
 `decode` turns the batches of a fetch response into Arrow batches, `encode` turns Arrow columns into
-record batches for a produce request. No record becomes a Python object. numpy and pyarrow are
-an extra: importing this file without them raises ImportError, so nothing that works without them
-imports it at module level.
+record batches for a produce request. No record becomes a Python object. The packages numpy and
+pyarrow are an extra: importing this file without them raises ImportError. So nothing that works
+without them imports it at module level.
 
     columns_schema.py    names and types of the columns
     columns_decode.py    record batches to columns        columns_starts.py  where records begin

@@ -2,8 +2,8 @@
 
 First the headers of the batches are read one by one (`_visible`): CRC, offsets, aborted
 transactions, control batches. Batches are decompressed and put into groups that share a body
-(`_groups`), then cut into slices of at most `rows_max` records, which `columns_rows` turns into
-columns.
+(`_groups`). Groups are cut into slices of at most `rows_max` records, which `columns_rows` turns
+into columns.
 
 A test compares the result with `mqd.protocol.batch.iterate_records`: equal rows or an equal
 MqError. Fields of columns that are not requested are skipped and not checked.

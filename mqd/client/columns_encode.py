@@ -33,7 +33,7 @@ from mqd.protocol.batch import (
     MAGIC,
     PRODUCER_ID_POSITION,
     TRANSACTIONAL_MASK,
-    seal,
+    write_crc,
 )
 from mqd.protocol.compression import Codec, compress
 from mqd.types import NO_EPOCH, NO_PRODUCER_ID
@@ -55,7 +55,7 @@ _PRODUCER = struct.Struct(">qhi")
 
 @dataclass(slots=True, eq=False)
 class EncodedBatch:
-    """A record batch for `partition`. Call `seal` before `data` is sent, and again before it is
+    """A record batch for `partition`. Call `finish` before `data` is sent, and again before it is
     sent with another sequence number.
     """
 
@@ -63,7 +63,7 @@ class EncodedBatch:
     records: int
     data: bytearray | memoryview
 
-    def seal(
+    def finish(
         self, producer_id: int, producer_epoch: int, base_sequence: int, *, transactional: bool
     ) -> None:
         """Write the producer id, its epoch and the sequence, then the CRC."""
@@ -74,7 +74,7 @@ class EncodedBatch:
         )
         _ATTRIBUTES.pack_into(data, ATTRIBUTES_POSITION, attributes)
         _PRODUCER.pack_into(data, PRODUCER_ID_POSITION, producer_id, producer_epoch, base_sequence)
-        seal(data)
+        write_crc(data)
 
 
 def encode(
@@ -209,7 +209,7 @@ def _even_batch(
 def _write_header(
     data: bytearray | memoryview, count: int, base_timestamp: int, max_timestamp: int, codec: Codec
 ) -> None:
-    """All fields but those that `seal` writes."""
+    """All fields but those that `finish` writes."""
     HEADER.pack_into(
         data, 0, 0, len(data) - LOG_OVERHEAD_BYTES, NO_EPOCH, MAGIC, 0, int(codec), count - 1,
         base_timestamp, max_timestamp, NO_PRODUCER_ID, NO_EPOCH, -1, count,

@@ -1,5 +1,5 @@
-"""Decodes the headers of many records into one Arrow column: one pass for the first header of each
-record, one for the second, and so on.
+"""Decodes the headers of many records into one Arrow column. One pass handles the first header of
+each record, the next pass the second, and so on.
 
 Invariants: the headers of a record end exactly where the record ends, and their keys are UTF-8 and
 not null. A record without headers has null.
@@ -29,7 +29,7 @@ _TOGETHER_MIN = 16
 
 
 class _Pairs(NamedTuple):
-    """Where the keys and values of all headers are."""
+    """The positions of the keys and values of all headers."""
 
     key_starts: Ints
     key_ends: Ints

@@ -1,7 +1,7 @@
 """Reads and writes columns of zigzag varints: a few numpy calls handle thousands of them.
 
 Positions are int64 and never negative. A read beyond the buffer raises IndexError, which the caller
-reports as a damaged batch. numpy checks every index, so no byte outside the buffer is read. A test
+reports as a damaged batch. Numpy checks every index, so no byte outside the buffer is read. A test
 compares the results with `mqd.protocol.batch.read_varint`.
 """
 

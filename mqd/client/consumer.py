@@ -3,7 +3,7 @@ then
 `async for batch in consumer`.
 
 `fetcher.py` knows the positions and the buffered batches. One task decides what to fetch, and one
-short task for each fetch waits for its response; at most two responses of a partition are buffered.
+short task for each fetch waits for its response. At most two responses of a partition are buffered.
 Fetches have connections of their own: a fetch that waits for data would delay the requests behind
 it. Members of groups are in `group_consumer.py`.
 """
@@ -29,6 +29,7 @@ from mqd.client.errors import (
 from mqd.client.fetched_batches import ARROW_ROWS_MAX, ConsumedBatch, FetchedBatch
 from mqd.client.fetcher import Fetcher, PartitionFetch
 from mqd.client.group_options import Reset
+from mqd.client.keyword_options import checks_options
 from mqd.client.metadata import ClusterView
 from mqd.client.nurseries import owned_nursery
 from mqd.client.offset_specs import (
@@ -139,7 +140,7 @@ class Consumer:
         return self._fetcher.position(tp)
 
     def high_watermark(self, tp: TopicPartition) -> int:
-        """Where the readable log ended at the last response; -1 before the first."""
+        """The end of the readable log at the last response; -1 before the first."""
         self._check_has_position(tp)
         return self._fetcher.high_watermark(tp)
 
@@ -307,7 +308,7 @@ class Consumer:
 def _ends_wanted(
     start: Mapping[TopicPartition, OffsetSpec], end: object
 ) -> dict[TopicPartition, OffsetSpec]:
-    """Where to stop, by partition. Raises InvalidValue or InvalidType."""
+    """The offset at which to stop, by partition. Raises InvalidValue or InvalidType."""
     if end is None:
         return {}
     if isinstance(end, str):
@@ -322,6 +323,7 @@ def _ends_wanted(
     return dict(end)
 
 
+@checks_options()
 @asynccontextmanager
 async def open_consumer(
     client: ClusterClient,

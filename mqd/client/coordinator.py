@@ -35,7 +35,7 @@ MOVED = frozenset(
 
 
 class KeyType(IntEnum):
-    """What a coordinator is for."""
+    """The type of a coordinator's keys."""
 
     GROUP = 0
     TRANSACTION = 1

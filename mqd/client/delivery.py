@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, NamedTuple
 
 from mqd.client.accumulator import Batch
 from mqd.types import NO_OFFSET
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record is stored. `offset` is -1 with acks=0. `timestamp_ms` is the broker's if the
-    topic has LogAppendTime."""
+    """The position of a stored record. `offset` is -1 with acks=0. `timestamp_ms` is the broker's
+    if the topic has LogAppendTime."""
 
     topic: str
     partition: int
@@ -20,7 +20,7 @@ class RecordMetadata(NamedTuple):
 
 
 class Delivery:
-    """One enqueued record."""
+    """One enqueued record. `await delivery` is `await delivery.wait()`."""
 
     __slots__ = ("_batch", "_index", "_timestamp_ms", "_wait_for")
 
@@ -40,6 +40,9 @@ class Delivery:
     def is_done(self) -> bool:
         """Whether `wait` would return or raise at once."""
         return self._batch.locate(self._index)[0].outcome is not None
+
+    def __await__(self) -> Generator[Any, Any, RecordMetadata]:
+        return self.wait().__await__()
 
     async def wait(self) -> RecordMetadata:
         """Wait for the acknowledgement. Raises ClientError if the record fails.

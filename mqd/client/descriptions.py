@@ -32,7 +32,7 @@ END_OF_LOG = -1
 
 
 class ResourceType(IntEnum):
-    """What a configuration belongs to."""
+    """The type of a resource that has a configuration."""
 
     TOPIC = 2
     BROKER = 4
@@ -49,7 +49,7 @@ class Resource(NamedTuple):
 
 
 class ConfigSource(IntEnum):
-    """Where an effective value comes from (KIP-226)."""
+    """The source of an effective value (KIP-226)."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC_CONFIG = 1
@@ -63,7 +63,7 @@ class ConfigSource(IntEnum):
 
 
 class ConfigOperation(IntEnum):
-    """What to do with a key (KIP-339). APPEND and SUBTRACT are for lists."""
+    """The operation on a key (KIP-339). APPEND and SUBTRACT are for lists."""
 
     SET = 0
     DELETE = 1
@@ -155,8 +155,8 @@ class Feature(NamedTuple):
 
 
 class BoundUsage(NamedTuple):
-    """How full a bound of a broker is on what clients can make it remember: of the metadata,
-    or of the fullest shard of a coordinator.
+    """The use of a bound on what clients can make a broker remember: of the metadata, or of the
+    fullest shard of a coordinator.
     """
 
     bound: str
@@ -171,7 +171,7 @@ class BoundUsage(NamedTuple):
 
 
 class ListedOffset(NamedTuple):
-    """An offset with the timestamp and leader epoch of its record; -1 each where there is none."""
+    """An offset with the timestamp and leader epoch of its record; -1 each if there is none."""
 
     offset: int
     timestamp_ms: int = NO_TIMESTAMP
@@ -202,7 +202,7 @@ class LogDirectory:
 
 
 class ActiveProducer(NamedTuple):
-    """A producer that a partition remembers. Times in milliseconds; -1 where there is none."""
+    """A producer that a partition remembers. Times in milliseconds; -1 if there is none."""
 
     producer_id: int
     producer_epoch: int
@@ -218,7 +218,7 @@ class ActiveProducer(NamedTuple):
 class ElectionType(IntEnum):
     """PREFERRED: the first replica, if it is in sync.
 
-    UNCLEAN: where none is in sync, any that lives; records may be lost (KIP-460).
+    UNCLEAN: if none is in sync, any live one; records may be lost (KIP-460).
     """
 
     PREFERRED = 0
@@ -245,7 +245,7 @@ class PartitionState(NamedTuple):
 
 
 class Reassignment(NamedTuple):
-    """A move under way: all replicas, those that are to come and those that are to go."""
+    """A move under way: all replicas, those to add and those to remove."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -273,7 +273,7 @@ class QuorumReplica(NamedTuple):
     last_fetch_ms: int = -1
     last_caught_up_ms: int = -1
     no_connection_reason: str = ""
-    """Why the leader has no connection to it; empty where it has one. Of mqd only."""
+    """Why the leader has no connection to it; empty if it has one. Of mqd only."""
 
 
 @dataclass(frozen=True, slots=True)

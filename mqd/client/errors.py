@@ -28,10 +28,7 @@ REMEDIES: dict[ErrorCode, str] = {
     ErrorCode.INVALID_PARTITIONS: (
         "request at least one partition; to add partitions, request more than the topic has"
     ),
-    ErrorCode.INVALID_CONFIG: (
-        "list keys and values with `mqctl topic config get`, `mqctl group config get` or `mqd "
-        "config list`"
-    ),
+    ErrorCode.INVALID_CONFIG: "list all keys with `mqd config list`",
     ErrorCode.NOT_ENOUGH_REPLICAS: (
         "restart failed brokers (`mqctl cluster info`), or lower min.insync.replicas"
     ),
@@ -233,7 +230,7 @@ class InvalidType(ClientError, TypeError):
     """An argument of an invalid type. The message names the allowed types."""
 
     def __str__(self) -> str:
-        return f"{self.message}: {self.remedy}"
+        return f"{self.message}: {self.remedy}" if self.remedy else self.message
 
 
 def invalid_value(message: str, remedy: str) -> InvalidValue:
@@ -266,6 +263,17 @@ def error_from_wire(code: int, subject: str, detail: str | None = None) -> Clien
     reason = detail or known.name.lower().removesuffix("_exception").replace("_", " ")
     is_complete = reason.lower().startswith(f"{subject.lower()} ")
     return ClientError(known, reason if is_complete else f"{subject}: {reason}")
+
+
+def no_such_partition(partition: object, topic: str, count: int) -> ClientError:
+    """The ClientError for a partition that a producer names and the topic, with `count` partitions,
+    does not have."""
+    return ClientError(
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        f"partition {partition} of {topic!r} does not exist: the topic has partitions 0 to "
+        f"{count - 1}",
+        remedy="choose one of these partitions, or add one with `mqctl topic add-partitions`",
+    )
 
 
 def does_not_exist(code: ErrorCode, subject: str) -> ClientError:

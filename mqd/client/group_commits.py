@@ -1,5 +1,5 @@
-"""Committed offsets of a group consumer: what its user has processed, what of it is committed, and
-the commits: on request, at intervals, and before a revocation.
+"""Committed offsets of a group consumer: what its user has processed, and what of it is committed.
+Commits happen on request, at intervals, and before a revocation.
 
 A position is the next offset to read. Invariant: only positions of owned partitions are committed.
 """
@@ -142,7 +142,7 @@ class GroupCommits:
                 self._nursery.start_soon(self._commit_in_background)
 
     async def _commit_in_background(self) -> None:
-        """Nobody waits for this commit: offsets that it could not commit are in the next one."""
+        """No task waits for this commit: offsets that it could not commit are in the next one."""
         try:
             deadline = trio.current_time() + self._interval_s
             await self.commit(self._uncommitted, deadline=deadline)

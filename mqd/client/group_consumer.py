@@ -1,8 +1,8 @@
 """Reading as a member of a group: `async with open_group_consumer(client, "billing", ["orders"])`.
 
 One task runs the membership (`membership.py`). The user's task, while it is in `next`, carries out
-changes of the assignment: partitions are revoked and assigned there and nowhere else, so no other
-member reads a record that the user still works on. A user that does not call `next` within
+changes of the assignment: partitions are revoked and assigned there and nowhere else. So no other
+member reads a record that the user still processes. A user that does not call `next` within
 `max_poll_interval_ms` loses its partitions, as in every Kafka client.
 
 Offsets. `commit` commits what was delivered. With `auto_commit`, Kafka's default, a batch counts as
@@ -190,7 +190,7 @@ class GroupConsumer(Consumer):
         self._wake()
 
     def rejoin_count(self) -> int:
-        """How many assignments this member has received."""
+        """The number of assignments that this member has received."""
         return self._member.rebalances
 
     # -- changes of the assignment

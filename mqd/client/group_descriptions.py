@@ -33,7 +33,7 @@ class ListedGroup(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """One member. `epoch` is -1 in classic groups; `target` is what it is to have where that
+    """One member. `epoch` is -1 in classic groups; `target` is its target assignment if that
     differs (KIP-848). `awaited`: a rebalance waits for this member (only mqd brokers report it).
     """
 
@@ -67,8 +67,8 @@ class GroupDescription:
     epoch: int
     members: tuple[GroupMember, ...]
     since_ms: int = -1
-    """Wall time at which a rebalance came to this state, -1 where the broker does not tell
-    or the group does not rebalance.
+    """Wall time at which a rebalance came to this state, -1 if the broker does not report it or the
+    group does not rebalance.
     """
 
     @property
@@ -77,9 +77,10 @@ class GroupDescription:
 
 
 class PartitionLag(NamedTuple):
-    """How far a group is in one partition.
+    """The progress of a group in one partition.
 
-    `lag` is None where nothing is committed or the partition is gone; so are `start` and `end`.
+    `lag` is None if nothing is committed or the partition no longer exists; so are `start` and
+    `end`.
     """
 
     tp: TopicPartition
@@ -129,7 +130,7 @@ class TransactionDescription:
 class OpenTransaction(NamedTuple):
     """A transaction that a partition waits for.
 
-    `transactional_id` is None where no coordinator knows the producer.
+    `transactional_id` is None if no coordinator knows the producer.
     """
 
     tp: TopicPartition

@@ -36,8 +36,7 @@ RETRY_LATER = COORDINATOR_MOVED | {
 
 
 class CoordinatorRequest(NamedTuple):
-    """A request to the coordinator. `timeout_s` is set where the response may take long (a
-    join)."""
+    """A request to the coordinator. `timeout_s` is set if the response may take long (a join)."""
 
     key: int
     body: Mapping[str, Any]

@@ -71,7 +71,7 @@ class GroupOptions:
     max_poll_interval_ms: int = 300_000
     """A member that does not call `next` for so long loses its partitions."""
     metadata_max_age_ms: int = 60_000
-    """How often topics are looked up, for new partitions and new matches of `pattern`."""
+    """The interval of metadata requests that find new partitions and new matches of `pattern`."""
     auto_commit: bool = True
     """Commit a batch when the next one is requested, before a revocation, and at the end."""
     auto_commit_interval_ms: int = 5_000
@@ -87,7 +87,7 @@ class GroupOptions:
     on_lost: AssignmentCallback | None = None
     """Called with partitions that were lost: commits are refused. Default: `on_revoked`."""
     max_wait_ms: int = 500
-    """How long a broker holds a fetch until `min_bytes` are there."""
+    """The maximum time that a broker waits until `min_bytes` are available."""
     min_bytes: int = 1
     max_bytes: int = limits.CONSUMER_FETCH_BYTES
     """The size of a response to one fetch, about."""

@@ -1,20 +1,24 @@
-"""Functions that take the fields of one options value as their keyword arguments. Pure.
+"""Context managers with options as keyword arguments. Pure.
 
-The value is made, and so checked, where the function is called: a wrong argument raises there, and
-not later when the block is entered.
+They check the names of the options where they are called, and not later when the block is entered:
+InvalidType, with the most similar name. `takes_options` also makes the value that holds them.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import difflib
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import wraps
 from inspect import Parameter, signature
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from mqd.client.errors import InvalidType, invalid_type
 
 SubjectT = TypeVar("SubjectT")
 OptionsT = TypeVar("OptionsT")
 OpenedT = TypeVar("OpenedT")
+ManagerT = TypeVar("ManagerT")
 P = ParamSpec("P")
 
 
@@ -31,11 +35,13 @@ def takes_options(
         function: Callable[[SubjectT, OptionsT], AsyncIterator[OpenedT]],
     ) -> Callable[Concatenate[SubjectT, P], AbstractAsyncContextManager[OpenedT]]:
         manager = asynccontextmanager(function)
+        names = _options_of(options)
 
         @wraps(function)
         def call(
             subject: SubjectT, /, *args: P.args, **kwargs: P.kwargs
         ) -> AbstractAsyncContextManager[OpenedT]:
+            _check_names(function.__name__, kwargs, names)
             return manager(subject, options(*args, **kwargs))
 
         first = Parameter("client", Parameter.POSITIONAL_ONLY)
@@ -45,3 +51,50 @@ def takes_options(
         return call
 
     return decorate
+
+
+def checks_options(
+    *others: Callable[..., Any],
+) -> Callable[
+    [Callable[P, ManagerT]],
+    Callable[P, ManagerT],
+]:
+    """Make a context manager check the names of its options. It passes those that it does not have
+    itself on to `others`."""
+
+    def decorate(function: Callable[P, ManagerT]) -> Callable[P, ManagerT]:
+        names = _options_of(function, *others)
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> ManagerT:
+            _check_names(function.__name__, kwargs, names)
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+def _options_of(*functions: Callable[..., Any]) -> list[str]:
+    by_keyword = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    return [
+        each.name
+        for function in functions
+        for each in signature(function).parameters.values()
+        if each.kind in by_keyword
+    ]
+
+
+def _check_names(function_name: str, given: Iterable[str], names: list[str]) -> None:
+    for name in given:
+        if name not in names:
+            raise _unknown_option(function_name, name, names)
+
+
+def _unknown_option(function_name: str, name: str, names: list[str]) -> InvalidType:
+    message = f"{name!r} is not an option of {function_name}"
+    close = difflib.get_close_matches(name, names, n=1)
+    if close:
+        return invalid_type(f"{message}. Did you mean {close[0]!r}?", "")
+    options = dict.fromkeys(each for each in names if each != "client")
+    return invalid_type(message, f"choose from {', '.join(options)}")

@@ -24,9 +24,7 @@ from mqd.protocol.schema import Api, decode_response_header, encode_request_head
 _SIZE = struct.Struct(">i")
 _CORRELATION_IDS = 2**31
 _RECEIVED_IN_A_ROW = 16
-"""Receives between two that let other tasks have their turn, if bytes are there whenever
-one looks.
-"""
+"""After this many receives in a row, other tasks run once."""
 
 
 class Line:
@@ -56,14 +54,14 @@ class Line:
         self._closed: str | None = None
         self._buffer = memoryview(bytearray(limits.CLIENT_RECEIVE_BYTES))
         self._start = self._end = 0
-        """What was received and not taken yet."""
+        """The received bytes that no caller has taken."""
         self._last_length = 0
         self._receives = 0
 
     async def send(
         self, api: Api, version: int, body: bytes | bytearray, *, wanted: bool = True
     ) -> None:
-        """Send a request; unless it is `wanted`, its response is skipped.
+        """Send a request. `wanted=False` discards its response.
 
         Raises ConnectionBroken.
         """
@@ -89,7 +87,7 @@ class Line:
     async def response(self) -> tuple[memoryview, int]:
         """(frame, position of the body) of the next response that is wanted.
 
-        Raises ConnectionBroken, or ProtocolError for other bytes.
+        Raises ConnectionBroken, and ProtocolError if the bytes are not a valid response.
         """
         while True:
             while (frame := self._next_frame()) is None:
@@ -127,7 +125,7 @@ class Line:
         return frame
 
     def _length(self) -> int:
-        """Of the frame that comes next; the shortest possible while that is not known."""
+        """The length of the next frame; the minimum length until its header has arrived."""
         if self._end - self._start < _SIZE.size:
             return limits.RESPONSE_BYTES_MIN
         length: int = _SIZE.unpack_from(self._buffer, self._start)[0]
@@ -149,8 +147,8 @@ class Line:
         self._end += received
 
     def _make_room(self, wanted: int) -> None:
-        """Let more of the next frame, of `wanted` bytes, be received: four times what came
-        of it, so that a length alone costs nothing.
+        """Grow the buffer for the next frame, of `wanted` bytes, to at most four times the received
+        part. So a large length field alone allocates nothing.
         """
         buffer, kept = self._buffer, self._buffer[self._start : self._end]
         if len(kept) == len(buffer):

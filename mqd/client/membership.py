@@ -55,7 +55,7 @@ class Membership:
         self._notify()
 
     def heartbeat_now(self) -> None:
-        """Send the next heartbeat at once, where the protocol brings a new epoch with it."""
+        """Send the next heartbeat at once, if the protocol returns a new epoch in it."""
         if isinstance(self.member, ConsumerMember):
             self.member.heartbeat_now()
             self.wake()
@@ -64,7 +64,7 @@ class Membership:
         """Return when the member may commit.
 
         Waits while the next generation may come without the user. Raises the member's final error,
-        and REBALANCE_IN_PROGRESS where the user must call `next`, or when `deadline` passes.
+        and REBALANCE_IN_PROGRESS if the user must call `next`, or when `deadline` passes.
         """
         member = self.member
         while not member.is_member or (isinstance(member, ClassicMember) and member.may_advance):

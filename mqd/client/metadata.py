@@ -2,8 +2,8 @@
 refreshes them.
 
 A view is never changed, only replaced: `merge` takes a Metadata response and returns the next view.
-Invariant: the leader epoch of a known partition of the same topic id never goes back, so a response
-from a broker that lags behind cannot send us to a leader that was deposed (KIP-320).
+Invariant: the leader epoch of a known partition of the same topic id never decreases. So a response
+from a broker that lags behind cannot direct the client to a deposed leader (KIP-320).
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class ClusterView:
         }
         topics: dict[str, TopicInfo] = {} if all_topics else dict(self.topics)
         for row in response.topics:
-            if row.name is None:  # asked by id, and no such topic
+            if row.name is None:  # requested by id, and the topic does not exist
                 continue
             topics[row.name] = self._merge_topic(row)
         return ClusterView(

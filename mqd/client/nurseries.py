@@ -1,6 +1,6 @@
 """Nurseries for the blocks of a client: one exception leaves them, never a group of ours.
 
-What leaves is, in this order: the exception that the user's block raised; the ClientError of a task
+The exception that leaves is the first of these: that of the user's block; the ClientError of a task
 of the client; ClientCrashed, for any other exception of such a task. A cancellation leaves as one
 `trio.Cancelled`, unless a task has failed. An exception group leaves only if the block itself
 raised it, for example because the user's own nursery is in the block.

@@ -137,7 +137,7 @@ class FetchedOffset(NamedTuple):
 def fetched(
     response: Any, subject: str
 ) -> dict[TopicPartition, CommittedOffset | ClientError | None]:
-    """What one group has committed for each partition, None where nothing is. Raises ClientError
+    """The committed offsets of one group by partition; None if there is none. Raises ClientError
     for a refusal of the whole."""
     one = response.groups[0] if response.groups else response
     if one.error_code:

@@ -3,12 +3,12 @@ and Raft use it.
 
 Requests get correlation ids in the order of writing. Responses arrive in that order (Kafka's rule),
 so the waiters are a queue. Two tasks own the stream: one sends the whole outbox at once, the other
-one receives. A caller never touches the stream, so the cancellation of a caller cannot cut a frame:
-its request is sent, its response is received and dropped, and only then its slot is free again.
+one receives. A caller never touches the stream, so the cancellation of a caller cannot cut a frame.
+Its request is sent, its response is received and dropped, and only then its slot is free again.
 
 Invariants: every waiter gets exactly one end, a response or an error. After the first failure
-nothing is written or read any more, and every later request fails at once. At most `in_flight_max`
-requests have no response yet.
+nothing is written or read, and every later request fails at once. At most `in_flight_max` requests
+have no response yet.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class PeerConnection:
 
     @property
     def failure(self) -> str | None:
-        """Why this connection is of no use any more, or None while it is."""
+        """Why this connection can no longer be used; None while it can."""
         return self._failure
 
     def close(self, reason: str = "the connection was closed on this side") -> None:
@@ -179,8 +179,8 @@ class PeerConnection:
         self.features = {row.name: row.max_version_level for row in response.finalized_features}
 
     def version_of(self, api: Api, *, at_most: int | None = None) -> int:
-        """The newest version of `api` that both sides know;
-        ClientError(UNSUPPORTED_VERSION) if there is none.
+        """The newest version of `api` that both sides know. Raises ClientError(UNSUPPORTED_VERSION)
+        if there is none.
         """
         served = self.versions.get(api.key)
         if served is None:

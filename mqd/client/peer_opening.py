@@ -58,7 +58,7 @@ async def start_peer(
     breaks, is closed, or the nursery ends.
 
     Raises PeerUnreachable, or AuthenticationFailed. `authenticate` completes a handshake on the new
-    stream before any other byte. It raises OSError where that fails.
+    stream before any other byte. It raises OSError if that fails.
     """
     address = f"{host}:{port}"
     stream = await connect_stream(

@@ -38,6 +38,7 @@ NOT_APPENDED = SEQUENCE_LOST | {
 }
 """The broker refused the records before it appended anything.
 
-After any other error they may be in the log: a deposed leader returns NOT_LEADER_OR_FOLLOWER to
-records that wait for replicas, and the next leader may have them (KAFKA-13574).
+After any other error they may be in the log. For example, a deposed leader returns
+NOT_LEADER_OR_FOLLOWER for records that wait for replicas, and the next leader may have them
+(KAFKA-13574).
 """

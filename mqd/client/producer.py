@@ -20,7 +20,7 @@ from mqd.client.arguments import check_topic
 from mqd.client.batch_sender import BatchSender
 from mqd.client.cluster import ClusterClient, check_client
 from mqd.client.delivery import Delivery, RecordMetadata
-from mqd.client.errors import ClientError, DeadlineExceeded, ProducerClosed, error_from_wire
+from mqd.client.errors import ClientError, DeadlineExceeded, ProducerClosed, no_such_partition
 from mqd.client.keyword_options import takes_options
 from mqd.client.metadata import TopicInfo
 from mqd.client.nurseries import owned_nursery
@@ -147,7 +147,7 @@ class Producer(BatchSender):
 
     async def flush(self) -> None:
         """Send everything without lingering. Returns when every record that was enqueued before the
-        call has an outcome."""
+        call has an outcome. The error of a record is raised by its Delivery, not here."""
         last = self._queue.last_records()
         await self._flush_until(
             lambda: all(batch.locate(index)[0].outcome is not None for batch, index in last)
@@ -170,12 +170,7 @@ class Producer(BatchSender):
         count = len(info.partitions)
         if partition is not None:
             if not 0 <= partition < count:
-                detail = f"the topic has partitions 0 to {count - 1}"
-                raise error_from_wire(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"partition {partition} of {info.name!r}",
-                    detail,
-                )
+                raise no_such_partition(partition, info.name, count)
             return partition
         return self._route(info).choose(key, size)
 

@@ -37,11 +37,11 @@ class SendingOptions:
     """Chooses the partition of a record that names none. None: murmur2 of the key, as in Java's
     client, and sticky partitions without a key."""
     linger_ms: float = 0.0
-    """How long a record waits for others, if no batch of its partition is in flight."""
+    """The time that a record waits for others, if no batch of its partition is in flight."""
     batch_bytes: int = limits.PRODUCER_BATCH_BYTES
-    """A batch is sent when it has so many bytes, before compression."""
+    """A batch is sent when it has this many bytes, before compression."""
     buffer_bytes_max: int = limits.PRODUCER_BUFFER_BYTES_MAX
-    """How many bytes may wait for acknowledgements; `enqueue` waits for room."""
+    """The number of bytes that may wait for acknowledgements; `enqueue` waits for room."""
     delivery_timeout_s: float = 120.0
     """A record is acknowledged or fails within this time."""
     unknown_topic_grace_s: float = 5.0

@@ -52,7 +52,7 @@ class FetchedRange:
     start: int
     """The first offset that belongs to the range and was not in an earlier response."""
     next_offset: int
-    """Where the next response starts; the range's end after the last one."""
+    """The start offset of the next response; the range's end after the last one."""
     aborted: tuple[AbortedTransaction, ...]
     """Ascending by `first_offset`; empty unless committed records are read."""
     high_watermark: int
@@ -99,7 +99,7 @@ class RangePlan:
         self._bytes_max = bytes_max
         self._empty_once = False
         self._readable = NO_OFFSET
-        """Where the log was readable to at the last response."""
+        """The end of the readable log at the last response."""
 
     @property
     def is_done(self) -> bool:
@@ -122,7 +122,7 @@ class RangePlan:
     def body(self, view: ClusterView, *, max_wait_ms: int) -> Mapping[str, Any]:
         """The Fetch request, for any version. It opens no session.
 
-        It waits for data only where the log may end before the range does.
+        It waits for data only if the log may end before the range does.
         """
         row = {
             "partition": self.tp.partition,

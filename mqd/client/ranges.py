@@ -26,6 +26,7 @@ from mqd.client.errors import (
     does_not_exist,
     error_from_wire,
 )
+from mqd.client.keyword_options import checks_options
 from mqd.client.metadata import BrokerInfo
 from mqd.client.nurseries import owned_nursery
 from mqd.client.offset_specs import resolve_offsets
@@ -190,8 +191,8 @@ class RangeReader:
         return plan.on_response(response)
 
     async def _leader(self) -> BrokerInfo:
-        """Who leads the partition, as the view has it. Raises ClientError where it has no leader or
-        no longer is the same topic."""
+        """The leader of the partition in the view. Raises ClientError if there is none, or if the
+        topic was created again."""
         client, tp = self._client, self._plan.tp
         if client.view.leader_of(tp) is None:
             await client.refresh([tp.topic], seen=None)
@@ -287,6 +288,7 @@ class RangeReader:
             return ""
 
 
+@checks_options()
 @asynccontextmanager
 async def open_range(
     client: ClusterClient,

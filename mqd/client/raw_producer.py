@@ -2,7 +2,7 @@
 producer.send(topic, batch)`.
 
 The calls of a program; `raw_sender.py` sends in the background. Always acks=all and idempotent: a
-batch is stored once, in the order of `send`, or the producer fails as a whole: then `flush` and
+batch is stored once, in the order of `send`, or the producer fails as a whole. Then `flush` and
 every later `send` raise the first failure.
 """
 
@@ -25,11 +25,18 @@ from mqd.client.arguments import (
     shown,
 )
 from mqd.client.cluster import ClusterClient, check_client
-from mqd.client.errors import ClientError, error_from_wire, invalid_type, invalid_value
+from mqd.client.errors import (
+    ClientError,
+    error_from_wire,
+    invalid_type,
+    invalid_value,
+    no_such_partition,
+)
 from mqd.client.group_member import GroupMetadata
+from mqd.client.keyword_options import checks_options
 from mqd.client.nurseries import lasting_nursery
 from mqd.client.offsets import Offsets, check_group, check_offsets
-from mqd.client.raw_queue import SMALLER_BATCHES, RawQueue, Sealable
+from mqd.client.raw_queue import SMALLER_BATCHES, PrebuiltBatch, RawQueue
 from mqd.client.raw_sender import RawSender
 from mqd.client.resource_arguments import check_topic_partition
 from mqd.client.txn import INIT_PRODUCER_ID, Phase, PreparedTransaction
@@ -39,9 +46,9 @@ from mqd.types import TopicPartition
 
 __all__ = [
     "EndedTransaction",
+    "PrebuiltBatch",
     "PreparedTransaction",
     "RawProducer",
-    "Sealable",
     "end_transaction",
     "open_raw_producer",
 ]
@@ -71,9 +78,9 @@ class RawProducer:
 
     # -- for users
 
-    async def send(self, topic: str, batch: Sealable) -> None:
-        """Queue a batch for `batch.partition`; waits for room only. The producer seals it and owns
-        it from here on.
+    async def send(self, topic: str, batch: PrebuiltBatch) -> None:
+        """Queue a batch for `batch.partition`; waits for room only. The producer completes it and
+        owns it from here on.
 
         Raises ClientError: the first failure of the producer, or an unknown topic or partition.
         """
@@ -95,7 +102,7 @@ class RawProducer:
         self._queue.append(tp, batch, trio.current_time())
         self._sender.wake()
 
-    async def send_all(self, batches: Iterable[tuple[str, Sealable]]) -> None:
+    async def send_all(self, batches: Iterable[tuple[str, PrebuiltBatch]]) -> None:
         """`send` each (topic, batch), in order: for callers in other threads, at the cost of one
         call."""
         if not isinstance(batches, Iterable):
@@ -235,22 +242,20 @@ class RawProducer:
             view = await self._client.refresh([tp.topic], seen=None)
             count = sum(1 for _ in view.partitions_of(tp.topic))
             if not 0 <= tp.partition < count:
-                detail = f"the topic has partitions 0 to {count - 1}"
-                raise error_from_wire(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {tp}", detail
-                )
+                raise no_such_partition(tp.partition, tp.topic, count)
 
 
 def _destination(topic: object, batch: Any) -> TopicPartition:
-    """Where a batch goes. Raises InvalidType or InvalidValue."""
+    """The partition of a batch. Raises InvalidType or InvalidValue."""
     check_topic(topic)
-    if not hasattr(batch, "data") or not hasattr(batch, "seal"):
+    if not hasattr(batch, "data") or not hasattr(batch, "finish"):
         raise invalid_type(f"batch is {shown(batch)}", "give an EncodedBatch of columns.encode")
     tp = TopicPartition(str(topic), batch.partition)
     check_topic_partition("the destination", tp)
     return tp
 
 
+@checks_options()
 @asynccontextmanager
 async def open_raw_producer(
     client: ClusterClient,

@@ -6,8 +6,8 @@ in flight, at most five. When one must be retried, nothing more is sent to its p
 batch in flight has its response. Then all unacknowledged batches are sent again in order, with the
 same sequence numbers (KIP-98). So batches stay in order, and the broker drops duplicates.
 
-Invariants: `buffered_bytes` is the sum over all queued batches; batches in flight are the head of
-their queue while nothing failed; sequences of a partition are dense; the first batch under a
+Invariants: `buffered_bytes` is the sum over all queued batches. Batches in flight are the head of
+their queue while nothing failed. Sequences of a partition are dense. The first batch under a
 producer id and epoch is sent alone, because a broker that does not know the producer accepts any
 sequence. A batch may fail although the log contains it.
 """
@@ -24,7 +24,14 @@ from mqd.client.errors import ClientError, DeadlineExceeded
 from mqd.errors import ErrorCode
 from mqd.types import NO_EPOCH, NO_PRODUCER_ID, TopicPartition
 
-__all__ = ["NOT_APPENDED", "SMALLER_BATCHES", "Entry", "RawQueue", "Sealable", "Verdict"]
+__all__ = [
+    "NOT_APPENDED",
+    "SMALLER_BATCHES",
+    "BatchOutcome",
+    "PrebuiltBatch",
+    "QueuedBatch",
+    "RawQueue",
+]
 
 _SEQUENCE_MASK = 0x7FFFFFFF
 SMALLER_BATCHES = (
@@ -50,8 +57,8 @@ NOT_APPENDED = frozenset(
         ErrorCode.PRODUCER_FENCED,
     }
 )
-"""Errors that a broker returns before it appends. After any other one the batch may be in the log:
-a leader that is deposed while the batch waits for the other replicas returns
+"""Errors that a broker returns before it appends. After any other one the batch may be in the log.
+For example, a leader that is deposed while the batch waits for replicas returns
 NOT_LEADER_OR_FOLLOWER, and the next leader may have it (KAFKA-13574).
 """
 
@@ -59,7 +66,7 @@ _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_L
 _LOST_TRACK = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 
 
-class Sealable(Protocol):
+class PrebuiltBatch(Protocol):
     """A prebuilt record batch, such as `columns.EncodedBatch`."""
 
     @property
@@ -68,12 +75,12 @@ class Sealable(Protocol):
     def records(self) -> int: ...
     @property
     def data(self) -> bytearray | memoryview: ...
-    def seal(
+    def finish(
         self, producer_id: int, producer_epoch: int, base_sequence: int, *, transactional: bool
     ) -> None: ...
 
 
-class Verdict(Enum):
+class BatchOutcome(Enum):
     """The state of a batch after its response."""
 
     ACKNOWLEDGED = "in the log"
@@ -81,7 +88,7 @@ class Verdict(Enum):
     FAILED = "the producer fails"
 
 
-class Entry:
+class QueuedBatch:
     """One batch until it is acknowledged."""
 
     __slots__ = (
@@ -95,7 +102,7 @@ class Entry:
         "tp",
     )
 
-    def __init__(self, tp: TopicPartition, batch: Sealable, expires: float) -> None:
+    def __init__(self, tp: TopicPartition, batch: PrebuiltBatch, expires: float) -> None:
         self.tp = tp
         self.batch = batch
         self.size = len(batch.data)
@@ -116,7 +123,7 @@ class _Partition:
     )
 
     def __init__(self) -> None:
-        self.entries: deque[Entry] = deque()
+        self.entries: deque[QueuedBatch] = deque()
         self.in_flight = 0
         self.node_id = -1
         """The broker that has the batches in flight."""
@@ -130,7 +137,7 @@ class _Partition:
         self.proven = False
         """A batch under the present producer id and epoch was acknowledged."""
 
-    def next_entry(self) -> Entry | None:
+    def next_entry(self) -> QueuedBatch | None:
         if self.resending or self.in_flight >= len(self.entries):
             return None
         found = self.entries[self.in_flight]
@@ -186,9 +193,9 @@ class RawQueue:
         appended to an empty one."""
         return not self.buffered_bytes or self.buffered_bytes + size <= self._buffer_bytes_max
 
-    def append(self, tp: TopicPartition, batch: Sealable, now: float) -> Entry:
-        """Queue a batch behind those of its partition."""
-        entry = Entry(tp, batch, now + self._delivery_timeout_s)
+    def append(self, tp: TopicPartition, batch: PrebuiltBatch, now: float) -> QueuedBatch:
+        """Queue a batch after the others of its partition."""
+        entry = QueuedBatch(tp, batch, now + self._delivery_timeout_s)
         self._partitions.setdefault(tp, _Partition()).entries.append(entry)
         self.buffered_bytes += entry.size
         return entry
@@ -207,19 +214,19 @@ class RawQueue:
             if node_id is None or not each.in_flight or each.node_id == node_id:
                 yield tp
 
-    def _next(self, each: _Partition, now: float) -> Entry | None:
+    def _next(self, each: _Partition, now: float) -> QueuedBatch | None:
         limit = self._in_flight_max if each.proven else 1
         return None if each.in_flight >= limit or now < each.retry_at else each.next_entry()
 
     def take(
         self, now: float, node_id: int, goes_there: Callable[[TopicPartition], bool]
-    ) -> list[Entry]:
+    ) -> list[QueuedBatch]:
         """The batches of one request to a broker: one for each partition that it leads. They are
-        sealed, and in flight from now on.
+        complete, and in flight from now on.
 
         Their partitions move to the end of the order, so that all get their turn.
         """
-        taken: list[Entry] = []
+        taken: list[QueuedBatch] = []
         size = 0
         for tp, each in self._partitions.items():
             entry = self._next(each, now)
@@ -232,20 +239,20 @@ class RawQueue:
         for entry in taken:
             each = self._partitions.pop(entry.tp)
             self._partitions[entry.tp] = each
-            self._seal(each, entry)
+            self._finish(each, entry)
             entry.in_flight = True
             entry.attempts += 1
             each.in_flight += 1
             each.node_id = node_id
         return taken
 
-    def _seal(self, each: _Partition, entry: Entry) -> None:
+    def _finish(self, each: _Partition, entry: QueuedBatch) -> None:
         if entry.base_sequence >= 0:
-            return  # sealed before: the same bytes again
+            return  # finished before: the same bytes again
         assert self.producer_id != NO_PRODUCER_ID
         entry.base_sequence = each.next_sequence
         each.next_sequence = (each.next_sequence + entry.batch.records) & _SEQUENCE_MASK
-        entry.batch.seal(
+        entry.batch.finish(
             self.producer_id,
             self.producer_epoch,
             entry.base_sequence,
@@ -264,7 +271,9 @@ class RawQueue:
 
     # -- responses
 
-    def judge(self, entry: Entry, error: ClientError | None) -> tuple[Verdict, ClientError | None]:
+    def judge(
+        self, entry: QueuedBatch, error: ClientError | None
+    ) -> tuple[BatchOutcome, ClientError | None]:
         """The meaning of a response to a batch in flight; no error if the broker stored it.
 
         `acknowledge` or `put_back` follows."""
@@ -276,17 +285,19 @@ class RawQueue:
         ):
             overtaken = self._overtaken(each, entry)
             return (
-                (Verdict.ACKNOWLEDGED, None) if overtaken is None else (Verdict.FAILED, overtaken)
+                (BatchOutcome.ACKNOWLEDGED, None)
+                if overtaken is None
+                else (BatchOutcome.FAILED, overtaken)
             )
         if error.code in _LOST_TRACK:
             if not is_first:
-                return Verdict.RETRY, error  # it waits for the one before, which failed
-            return Verdict.FAILED, self._lost_track(entry, error)
+                return BatchOutcome.RETRY, error  # it waits for the one before, which failed
+            return BatchOutcome.FAILED, self._lost_track(entry, error)
         if error.code in _TOO_LARGE:
-            return Verdict.FAILED, _too_large(entry, error)
-        return (Verdict.RETRY if error.retriable else Verdict.FAILED), error
+            return BatchOutcome.FAILED, _too_large(entry, error)
+        return (BatchOutcome.RETRY if error.retriable else BatchOutcome.FAILED), error
 
-    def _overtaken(self, each: _Partition, entry: Entry) -> ClientError | None:
+    def _overtaken(self, each: _Partition, entry: QueuedBatch) -> ClientError | None:
         """The error if a batch before `entry` was refused for certain and `entry` is in the log."""
         for before in each.entries:
             if before is entry:
@@ -300,7 +311,7 @@ class RawQueue:
                 )
         raise AssertionError("an entry outside of its queue")
 
-    def _lost_track(self, entry: Entry, error: ClientError) -> ClientError:
+    def _lost_track(self, entry: QueuedBatch, error: ClientError) -> ClientError:
         return ClientError(
             error.code,
             f"{error.message}: the broker does not continue producer id {self.producer_id} at"
@@ -308,7 +319,7 @@ class RawQueue:
             remedy="look for an unclean election or deleted records, then write the data again",
         )
 
-    def acknowledge(self, entry: Entry) -> None:
+    def acknowledge(self, entry: QueuedBatch) -> None:
         """The batch is in the log."""
         each = self._leave_flight(entry)
         each.entries.remove(entry)
@@ -321,7 +332,7 @@ class RawQueue:
         each.resending = each.resending and each.in_flight > 0
 
     def put_back(
-        self, entry: Entry, error: ClientError, *, maybe_appended: bool, retry_at: float
+        self, entry: QueuedBatch, error: ClientError, *, maybe_appended: bool, retry_at: float
     ) -> None:
         """The batch was not acknowledged; it keeps its place. `maybe_appended`: the log may contain
         it.
@@ -334,7 +345,7 @@ class RawQueue:
         each.retry_at = max(each.retry_at, retry_at)
         each.resending = each.in_flight > 0
 
-    def _leave_flight(self, entry: Entry) -> _Partition:
+    def _leave_flight(self, entry: QueuedBatch) -> _Partition:
         each = self._partitions[entry.tp]
         assert entry.in_flight and each.in_flight > 0
         entry.in_flight = False
@@ -346,7 +357,8 @@ class RawQueue:
         return self._partitions[tp].failures
 
     def note(self, tp: TopicPartition, error: ClientError) -> None:
-        """Why nothing can be sent to a partition now, for the error when its time is over."""
+        """Record why nothing can be sent to a partition now. It is used in the error when the
+        delivery timeout expires."""
         self._partitions[tp].last_error = error
 
     def put_off(self, tp: TopicPartition, until: float, error: ClientError) -> None:
@@ -381,7 +393,7 @@ class RawQueue:
         return doubt
 
 
-def _too_large(entry: Entry, error: ClientError) -> ClientError:
+def _too_large(entry: QueuedBatch, error: ClientError) -> ClientError:
     return ClientError(
         error.code,
         f"topic {entry.tp.topic!r} refused a batch of {entry.size} bytes for partition"

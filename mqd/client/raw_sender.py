@@ -25,7 +25,7 @@ from mqd.client.errors import (
     error_from_wire,
 )
 from mqd.client.peer import PeerConnection, Posted
-from mqd.client.raw_queue import NOT_APPENDED, Entry, RawQueue, Verdict
+from mqd.client.raw_queue import NOT_APPENDED, BatchOutcome, QueuedBatch, RawQueue
 from mqd.client.txn import PRODUCE_V2_FROM, Phase
 from mqd.client.txn_calls import TransactionCalls
 from mqd.errors import ErrorCode, MqError
@@ -263,7 +263,7 @@ class RawSender:
             self._await_response, node_id, connection, posted, entries, ids, seen
         )
 
-    def _check_topic_ids(self, entries: list[Entry]) -> dict[str, UUID]:
+    def _check_topic_ids(self, entries: list[QueuedBatch]) -> dict[str, UUID]:
         """Topic ids by name. Raises ClientError if a topic was created again meanwhile."""
         ids = {}
         for name in dict.fromkeys(entry.tp.topic for entry in entries):
@@ -280,7 +280,7 @@ class RawSender:
         return ids
 
     def _request(
-        self, connection: PeerConnection, entries: list[Entry], ids: dict[str, UUID]
+        self, connection: PeerConnection, entries: list[QueuedBatch], ids: dict[str, UUID]
     ) -> tuple[int, RequestParts]:
         """The version of Produce, and its body."""
         at_most = _TOPIC_IDS_FROM - 1 if ZERO_UUID in ids.values() else None
@@ -314,7 +314,7 @@ class RawSender:
         node_id: int,
         connection: PeerConnection,
         posted: Posted,
-        entries: list[Entry],
+        entries: list[QueuedBatch],
         ids: dict[str, UUID],
         seen: int,
     ) -> None:
@@ -334,7 +334,7 @@ class RawSender:
 
     # -- responses
 
-    def _on_response(self, entries: list[Entry], response: Any, ids: dict[str, UUID]) -> bool:
+    def _on_response(self, entries: list[QueuedBatch], response: Any, ids: dict[str, UUID]) -> bool:
         """Complete or retry every batch. Returns whether the view may be stale."""
         names = {topic_id: name for name, topic_id in ids.items()}
         rows = {}
@@ -353,32 +353,34 @@ class RawSender:
             else:
                 error = None
             maybe_appended = error is not None and error.code not in NOT_APPENDED
-            stale |= self._settle(entry, error, maybe_appended=maybe_appended)
+            stale |= self._on_result(entry, error, maybe_appended=maybe_appended)
         return stale
 
-    def _on_failed(self, entries: list[Entry], error: ClientError) -> bool:
+    def _on_failed(self, entries: list[QueuedBatch], error: ClientError) -> bool:
         """The request has no response."""
         unsent = isinstance(error, PeerUnreachable) or (
             isinstance(error, ConnectionBroken) and not error.sent
         )
         for entry in entries:
-            self._settle(entry, error, maybe_appended=not unsent)
+            self._on_result(entry, error, maybe_appended=not unsent)
         return True
 
-    def _settle(self, entry: Entry, error: ClientError | None, *, maybe_appended: bool) -> bool:
+    def _on_result(
+        self, entry: QueuedBatch, error: ClientError | None, *, maybe_appended: bool
+    ) -> bool:
         """Returns whether the batch is retried; the view may be stale then."""
-        verdict, why = self._queue.judge(entry, error)
-        if verdict is Verdict.ACKNOWLEDGED:
+        outcome, why = self._queue.judge(entry, error)
+        if outcome is BatchOutcome.ACKNOWLEDGED:
             self._queue.acknowledge(entry)
             return False
         assert why is not None
         draw = self._client.entropy.random()
         retry_at = trio.current_time() + backoff_s(self._queue.failures(entry.tp), draw)
         self._queue.put_back(entry, why, maybe_appended=maybe_appended, retry_at=retry_at)
-        if verdict is Verdict.FAILED:
+        if outcome is BatchOutcome.FAILED:
             self._fail(why)
         elif self._failure is not None or self._closed:
             self._queue.drop()
         elif self._calls is not None and self._phase() is not Phase.OPEN:
             self.drop()
-        return verdict is Verdict.RETRY
+        return outcome is BatchOutcome.RETRY

@@ -1,4 +1,4 @@
-"""Where the records of one topic go, by one view of the cluster. Pure."""
+"""The partitions for records of one topic, by one view of the cluster. Pure."""
 
 from __future__ import annotations
 

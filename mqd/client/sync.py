@@ -37,6 +37,7 @@ from mqd.client.delivery import RecordMetadata
 from mqd.client.descriptions import NewTopic
 from mqd.client.errors import ClientError
 from mqd.client.group_consumer import open_group_consumer
+from mqd.client.keyword_options import checks_options
 from mqd.client.producer import open_producer
 from mqd.client.ranges import open_range
 from mqd.client.raw_producer import EndedTransaction, end_transaction, open_raw_producer
@@ -134,6 +135,7 @@ class BlockingClient:
         return self._loop.call(in_loop)
 
 
+@checks_options(cluster.connect)
 @contextmanager
 def connect(
     bootstrap: str | Sequence[tuple[str, int]], *, timeout_s: float = 30.0, **options: Any

@@ -2,10 +2,10 @@
 each transaction `async with producer.transaction()`. In it, `enqueue` records and call
 `send_offsets(consumer.positions(), consumer.group_metadata())`.
 
-To open a transactional id fences the producer that had it before and ends its open transaction. A
-copier that reads with a group and writes with one transactional id for each process thus copies
-each record exactly once, as `read_committed` readers see it. The block of `transaction` commits at
-its end and aborts when an exception leaves it.
+To open a transactional id fences the producer that had it before and ends its open transaction. So
+a copier that reads with a group, and writes with one transactional id for each process, copies each
+record exactly once for `read_committed` readers. The block of `transaction` commits at its end and
+aborts when an exception leaves it.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class TransactionAdmin(Calls):
     ) -> list[ListedTransaction]:
         """All transactional ids by name, of every coordinator; narrowed by state, producer id, age
         of the open transaction, and a regular expression for the name. Raises UNSUPPORTED_VERSION
-        where a broker cannot narrow like that.
+        if a broker does not support such a filter.
         """
         by_node = await self.list_transactions_by_node(
             states, producer_ids, longer_than_ms=longer_than_ms, pattern=pattern
@@ -365,8 +365,8 @@ class TransactionAdmin(Calls):
 
 
 class _Claims(NamedTuple):
-    """By producer: the listed transactional ids, their current transactions, and the errors where
-    no coordinator responded.
+    """By producer: the listed transactional ids, their current transactions, and the errors of
+    coordinators that did not respond.
     """
 
     names: dict[int, str]

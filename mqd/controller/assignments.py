@@ -51,7 +51,7 @@ def check_assignment(image: MetadataImage, replicas: tuple[NodeId, ...], factor:
 
 
 def check_factor(image: MetadataImage, factor: int) -> None:
-    """Raise INVALID_REPLICATION_FACTOR if no partition can have so many replicas now."""
+    """Raise INVALID_REPLICATION_FACTOR if no partition can have this many replicas now."""
     check_replication_factor(factor, len(image.brokers))
     if not image.may_lead():
         raise MqError(
@@ -60,7 +60,7 @@ def check_factor(image: MetadataImage, factor: int) -> None:
 
 
 def load_of(image: MetadataImage) -> dict[NodeId, Load]:
-    """What each broker carries. Counts preferred leaders, not those that lead now."""
+    """The load of each broker. Counts preferred leaders, not those that lead now."""
     leaders: Counter[NodeId] = Counter()
     replicas: Counter[NodeId] = Counter()
     for topic in image.topics.values():
@@ -81,8 +81,8 @@ def add_load(load: dict[NodeId, Load], placements: Iterable[Placement]) -> None:
 def check_descriptors(
     options: DecisionOptions, load: Mapping[NodeId, Load], placements: Iterable[Placement]
 ) -> None:
-    """Raise POLICY_VIOLATION where a broker would have more partitions than file descriptors: it
-    could not open them.
+    """Raise POLICY_VIOLATION if a broker would have more partitions than file descriptors: it could
+    not open them.
     """
     added = Counter(node_id for placement in placements for node_id in placement.replicas)
     for node_id, count in added.items():

@@ -3,8 +3,8 @@
 A broker epoch is the index of the registration. The same node with a new incarnation replaces its
 old registration at once, so a restarted process does not wait until its old session expires. A
 broker is fenced from its registration until its first heartbeat after it has applied that
-registration, and again when it misses heartbeats for a session or shuts down. A fenced broker
-leaves the ISRs, and others lead its partitions (sweeps.py). A broker that returns names the
+registration. It is fenced again when it misses heartbeats for a session or shuts down. A fenced
+broker leaves the ISRs, and others lead its partitions (sweeps.py). A broker that returns names the
 registration up to which it vouches for its logs (KIP-966, I25). If that is not the last one, the
 broker leaves the ELRs too. Registrations of processes that ended before they were unfenced do not
 count.

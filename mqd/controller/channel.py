@@ -44,9 +44,9 @@ class ControllerChannel:
         """The controller's response to `request`: from `here` if this node is the controller,
         otherwise from the node to which the request is forwarded.
 
-        Retries while there is no controller, or while the last known one cannot be reached or is
-        not the controller any more. After `timeout` seconds, raises REQUEST_TIMED_OUT: as after
-        every timeout, the change may have happened.
+        Retries while there is no controller, or while the last known one cannot be reached or is no
+        longer the controller. After `timeout` seconds, raises REQUEST_TIMED_OUT: as after every
+        timeout, the change may have happened.
         """
         pause = _LEADER_POLL_S
         with trio.move_on_after(max(0.0, timeout)):

@@ -74,7 +74,7 @@ _KINDS: dict[int, str] = {
 
 
 class Operation(IntEnum):
-    """How an incremental change affects a key."""
+    """The effect of an incremental change on a key."""
 
     SET = 0
     DELETE = 1
@@ -362,7 +362,8 @@ def _validate(
         try:
             parsed = option.parse(value)
         except ValueError as error:
-            raise MqError(ErrorCode.INVALID_REQUEST, f"{name}: {error}") from error
+            problem = option.problem(error)
+            raise MqError(ErrorCode.INVALID_REQUEST, f"{name}: {problem}") from error
         if option.status is Status.REFUSED and parsed != option.default:
             raise MqError(ErrorCode.INVALID_CONFIG, f"{name} is not supported: {option.note}")
 

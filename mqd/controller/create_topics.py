@@ -99,8 +99,8 @@ class CreateTopics:
 
 
 class TopicCreated(NamedTuple):
-    """The result for one topic. On success the counts and the overrides of the topic, and a text if
-    some of them have no effect; else a code and a text.
+    """The result for one topic. On success: the counts and the overrides of the topic, and a text
+    if some of them have no effect. Otherwise: a code and a text.
     """
 
     name: str

@@ -31,8 +31,8 @@ class DecisionOptions:
     image_bytes_max: int = METADATA_IMAGE_BYTES_MAX
     """The bound on the whole metadata (size.py)."""
     partitions_max: Mapping[NodeId, int] = field(default_factory=dict)
-    """How many partitions the file descriptors of each broker allow, by its last heartbeat to this
-    node, or NOT_KNOWN.
+    """The number of partitions that the file descriptors of each broker allow, by its last
+    heartbeat to this node, or NOT_KNOWN.
     """
 
     @classmethod

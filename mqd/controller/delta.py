@@ -19,7 +19,7 @@ _PARTITIONS_PER_STEP = 1_000
 
 @dataclass(slots=True)
 class Delta:
-    """What one command (or one snapshot) changed.
+    """The changes by one command (or one snapshot).
 
     Deletions come before creations: a name may be in both lists.
     """

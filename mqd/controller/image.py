@@ -3,10 +3,10 @@
 An image is data and reads. Only `replay.py` changes it, one committed record at a time (I10);
 `snapshot.py` converts it to bytes and back; `machine.py` connects it to Raft.
 
-Invariants: a partition's leader is -1 or an unfenced member of its ISR, and while there is one the
-ISR is not empty; ISR and ELR are within the replicas and have no member in common (I21); epochs
-never decrease; `topics` and `topics_by_id` hold the same topics; producer ids below
-`next_producer_id` are never assigned again (I17).
+Invariants: a partition's leader is -1 or an unfenced member of its ISR. With a leader, the ISR is
+not empty. ISR and ELR are within the replicas and have no member in common (I21). Epochs never
+decrease. `topics` and `topics_by_id` hold the same topics. Producer ids below `next_producer_id`
+are never assigned again (I17).
 """
 
 from __future__ import annotations

@@ -2,12 +2,13 @@
 report as lost.
 
 A proposal names the leader epoch, the partition epoch, the leader's broker epoch, and the broker
-epoch of each member (KIP-903). All must be the present ones (I24). So a proposal has no effect if
-its leader was deposed or saw an old replica set, or if a follower restarted after it had caught up.
-A change that makes the last replica of a reassignment in-sync completes it (reassignments.py).
+epoch of each member (KIP-903). All must be the present ones (I24). So a proposal of a deposed
+leader, or one based on an old replica set, has no effect. The same applies if a follower restarted
+after it had caught up. A change that makes the last replica of a reassignment in-sync completes it
+(reassignments.py).
 
-A rejection is final, also for copies of the proposal that arrive later on other connections. Where
-such a copy could be accepted, because a missing broker is back, the rejection raises the partition
+A rejection is final, also for copies of the proposal that arrive later on other connections. Such a
+copy could be accepted if a missing broker has returned. Then the rejection raises the partition
 epoch.
 """
 

@@ -79,7 +79,7 @@ class BrokerLifecycle:
         self.disk_serial: Callable[[], int] = lambda: 0
         """The present serial of all disks of this node (log/disk/log_end_checkpoint.py)."""
         self.partitions_max: Callable[[], int] = lambda: NOT_KNOWN
-        """How many partitions the file descriptors of this node allow."""
+        """The number of partitions that the file descriptors of this node allow."""
         self.disk_serial_found = 0
         """The serial, at the start of this process, of the disks of the last registration."""
         self.first_users: tuple[SetScramCredential, ...] = ()
@@ -280,7 +280,7 @@ class BrokerLifecycle:
         if len(self._address.endpoints) > 1 and not versions.allows_endpoints(version):
             logger.warning(
                 "other nodes know only the first listener of this node listener=%s "
-                "metadata_version=%d remedy=upgrade every node, then run 'mqctl feature upgrade'",
+                "metadata_version=%d remedy='upgrade every node, then run mqctl feature upgrade'",
                 self._address.endpoints[0].name,
                 version,
             )

@@ -2,8 +2,8 @@
 
 A command takes effect only if its decider had seen everything before it: `base_index` is the index
 of the last command that took effect here. Otherwise every node skips it alike. So a decision of a
-deposed controller, or a proposal whose outcome is unknown, never applies to an image that its
-decider did not see (I10).
+deposed controller, or a proposal with an unknown outcome, never applies to an image that the
+controller did not see (I10).
 """
 
 from __future__ import annotations

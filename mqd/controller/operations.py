@@ -1,10 +1,10 @@
 """Operations on the metadata: decided on the controller, one at a time, and committed.
 
 Decide on the committed image, propose, wait until the command is durable and applied here, return
-the reply. A command takes effect only on the image that its decider saw (machine.py). So these are
-harmless: an operation that was cancelled, one whose outcome is unknown, and one that a deposed
-controller still had in flight. The operation that comes after it is decided again. A decision too
-large for one command becomes several; each record holds as a whole.
+the reply. A command takes effect only if no other command was applied since the controller decided
+it (machine.py). So these are harmless: an operation that was cancelled, one whose outcome is
+unknown, and one that a deposed controller still had in flight. The operation that comes after it is
+decided again. A decision too large for one command becomes several; each record holds as a whole.
 """
 
 from __future__ import annotations
@@ -163,7 +163,8 @@ class Operations:
         self.on_review_due: Callable[[], None] = lambda: None
         """Called after operations that may leave partitions without an election that is due."""
         self.partitions_max: dict[NodeId, int] = {}
-        """How many partitions each broker can open, by its last heartbeat to this node."""
+        """The number of partitions that each broker can open, by its last heartbeat to this
+        node."""
         self.metadata_versions_max: dict[NodeId, int] = {node_id: versions.NEWEST}
         """The newest metadata version that each broker supports, by its last heartbeat to this
         node.

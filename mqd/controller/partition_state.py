@@ -20,7 +20,7 @@ from mqd.types import NO_NODE, NodeId
 
 @dataclass(frozen=True, slots=True)
 class ElectionConditions:
-    """What an election depends on, apart from the partition itself."""
+    """The input of an election in addition to the partition."""
 
     may_lead: Collection[NodeId]
     """Brokers that may lead this partition and be in sync now. All others leave the ISR."""
@@ -40,8 +40,8 @@ def next_partition_state(
     isr: Sequence[NodeId] | None = None,
     reassigned: PartitionImage | None = None,
 ) -> PartitionUpdate | None:
-    """The change of a partition; None if nothing changes. The caller replaces its partition index,
-    which is 0. The change also completes a reassignment (KIP-455) that is due.
+    """The change of a partition; None if nothing changes. The result has partition index 0: the
+    caller sets the real one. The change also completes a reassignment (KIP-455) that is due.
 
     `isr`: the proposed ISR; by default the current one. `reassigned`: the partition with a new
     replica set and its old leader.

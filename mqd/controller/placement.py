@@ -6,9 +6,9 @@ alternates between racks, so that a partition's replicas are in as many racks as
 is Kafka's (KIP-36); brokers without a rack form one rack. The circle begins at the broker with the
 fewest leaders and replicas, so that small topics fill empty brokers.
 
-Invariants: each replica list has `factor` different brokers; over all partitions the numbers of
-leaders, and of replicas, of two brokers differ by at most one when every rack has the same number
-of brokers.
+Invariants: each replica list has `factor` different brokers. If every rack has the same number of
+brokers, the brokers' numbers of leaders differ by at most one. The same is true for their numbers
+of replicas.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ from mqd.types import NO_EPOCH
 
 
 class Field(NamedTuple):
-    """How one field of a record is written and read."""
+    """The codec of one field of a record."""
 
     put: Callable[[bytearray, Any], None]
     get: Callable[[FieldReader], Any]

@@ -106,7 +106,7 @@ class ChangePartitions:
 class PartitionUpdate(NamedTuple):
     """The changed fields of one partition; None is unchanged. The partition epoch rises by one.
 
-    The leader epoch rises by one where the leader changes or a replica leaves the replica set.
+    The leader epoch rises by one if the leader changes or a replica leaves the replica set.
     """
 
     partition: int

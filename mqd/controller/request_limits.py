@@ -1,4 +1,4 @@
-"""How much one request may contain, so that its decision does not delay other clients."""
+"""Bounds on one request, so that its decision does not delay other clients."""
 
 from __future__ import annotations
 

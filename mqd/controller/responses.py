@@ -19,7 +19,7 @@ def check_response(response: Mapping[str, Any]) -> None:
 
 
 def names_not_controller(response: Mapping[str, Any]) -> bool:
-    """Whether the peer rejected the whole request because it is not the controller any more."""
+    """Whether the peer rejected the whole request because it is no longer the controller."""
     rows = [response, *(row for key in _ROWS for row in response.get(key) or ())]
     rows += [
         row

@@ -1,4 +1,4 @@
-"""What a decision of the controller returns (Kafka's ControllerResult)."""
+"""The result of a decision of the controller (Kafka's ControllerResult)."""
 
 from __future__ import annotations
 

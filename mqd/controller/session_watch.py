@@ -28,8 +28,8 @@ logger = logging.getLogger(__name__)
 
 _WAIT_MIN_S = 0.005
 _PAUSED_AFTER_S = 1.0
-"""A watch that wakes up so much late, or by a quarter of a session, was not running. Unread
-heartbeats are waiting then, so no broker counts as silent.
+"""If the watch wakes up later than this, or than a quarter of a session, the process was suspended.
+Unread heartbeats are waiting then, so no broker counts as silent.
 """
 
 
@@ -90,10 +90,11 @@ class SessionWatch:
     async def heartbeat(self, op: Heartbeat) -> HeartbeatReply:
         """On the controller: extend a broker's session, and fence or unfence the broker if due.
 
-        Raises NOT_CONTROLLER also if this node has no reply of its majority for half a session: it
-        may have been deposed, and its brokers must not rely on it. A node that did not run for a
-        while finds heartbeats that waited, and old replies of its voters. So only a leader that
-        surely led a moment ago (I26) responds at once; any other one confirms first that it leads.
+        Raises NOT_CONTROLLER also if this node received no reply from a majority for half a
+        session: it may have been deposed, and its brokers must not rely on it. A node that did not
+        run for a while finds heartbeats that waited, and old replies of its voters. So only a
+        leader that surely led a moment ago (I26) responds at once; any other one confirms first
+        that it leads.
         """
         now = self._clock.monotonic()
         status = self._quorum.status()
@@ -158,7 +159,7 @@ class SessionWatch:
                     self._review_due = False
                     await self._operations.submit(ReviewPartitions())
             except MqError:
-                # not the controller any more, or too slow: the next round finds out
+                # no longer the controller, or too slow: the next iteration checks again
                 self._review_due = True
             else:
                 wait = max(
@@ -176,9 +177,9 @@ class SessionWatch:
         newest = op.metadata_version_max
         if newest < versions.NEWEST and known.get(op.node_id, versions.NEWEST) != newest:
             logger.info(
-                "a node runs an earlier release node=%d remedy=upgrade it, then finalize %s=%d",
+                "a node runs an earlier release node=%d newest_version=%d "
+                "remedy='upgrade it, then run mqctl feature upgrade'",
                 op.node_id,
-                versions.FEATURE,
                 versions.NEWEST,
             )
         known[op.node_id] = newest

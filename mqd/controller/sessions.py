@@ -18,7 +18,7 @@ class Sessions:
     """The time of each broker's last heartbeat.
 
     The previous controller may respond to heartbeats for `authority` seconds after this one was
-    elected (session_watch.py), and a broker serves for a session after such a response. So the
+    elected (session_watch.py). A broker serves clients for a session after such a response. So the
     first sessions of a new controller are that much longer (I26).
     """
 

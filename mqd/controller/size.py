@@ -8,8 +8,8 @@ quotas. Bounded by themselves: features
 (a fixed set of names), producer ids (one number), lost replicas (counted with the replica). Voters
 are not here: raft/voters.py bounds their number. Observers are in the peers file.
 
-Invariants: the size of an image is `recount` of it; its snapshot's text is never longer; only a
-change that makes the image larger is rejected; restoring a snapshot rejects nothing for its size.
+Invariants: the size of an image is `recount` of it, and its snapshot's text is never longer. Only a
+change that makes the image larger is rejected. Restoring a snapshot rejects nothing for its size.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ ACCESS_SHARE: Final = 4
 """
 RESERVED_SHARE: Final = 16
 """This part of the bound is reserved for what a full cluster needs to keep working: internal
-topics, reassignments of partitions, and options of nodes, which are few.
+topics, reassignments, and the few options of nodes.
 """
 
 
 class Room:
-    """How many bytes one decision may still add to the metadata."""
+    """The number of bytes that one decision may still add to the metadata."""
 
     def __init__(self, image: MetadataImage, bytes_max: int) -> None:
         self._image = image
@@ -130,8 +130,8 @@ class SizeWatch:
         if self._watch.passed(usage) is not None:
             logger.warning(
                 "the cluster's metadata is near its bound share=%.0f%% bytes=%d "
-                "metadata.image.max.bytes=%d: above it no topic, partition or config override is "
-                "created; delete some, or raise the bound on every node",
+                "metadata.image.max.bytes=%d effect='above it no topic, partition or config "
+                "override is created' remedy='delete some, or raise the bound on every node'",
                 100 * usage.share,
                 usage.used,
                 usage.most,
@@ -159,7 +159,7 @@ def _may_use_reserve(record: MetadataRecord) -> bool:
 
 
 def growth(image: MetadataImage, record: MetadataRecord) -> int:
-    """Bytes by which the image grows when `record` is applied; negative where it shrinks."""
+    """Bytes by which the image grows when `record` is applied; negative if it shrinks."""
     match record:
         case CreateTopic():
             partitions = sum(

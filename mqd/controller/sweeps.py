@@ -1,7 +1,7 @@
 """Changes of many partitions in one decision: elections after brokers or options changed.
 
-A sweep holds for any prefix of its records. Sweeps over many partitions come in portions, and the
-next portion is decided on the image that the previous one left.
+Any prefix of a sweep's records is a valid change. Sweeps over many partitions come in portions, and
+the next portion is decided on the image that the previous one left.
 """
 
 from __future__ import annotations
@@ -41,9 +41,7 @@ def sweep(
     *,
     lost_replicas: Collection[NodeId] = (),
 ) -> Sweep:
-    """Elect leaders for every affected partition if only `may_lead` may lead, for as many as one
-    decision may change.
-    """
+    """Elect leaders from `may_lead` for every affected partition, up to PARTITIONS_PER_DECISION."""
     records: list[MetadataRecord] = []
     room = PARTITIONS_PER_DECISION
     for topic in image.topics.values():

@@ -87,8 +87,8 @@ class Account:
         if self._watch.passed(usage) is not None:
             logger.warning(
                 "the state of a coordinator is near its bound partition=%s share=%.0f%% bytes=%d "
-                "bytes_max=%d: above it new groups, members, offsets and transactional ids are "
-                "rejected",
+                "bytes_max=%d effect='above it new groups, members, offsets and transactional ids "
+                "are rejected'",
                 self.name,
                 100 * usage.share,
                 used,
@@ -97,7 +97,8 @@ class Account:
         return most - used
 
     def make_room(self, wanted: int, what: str, now_seconds: float) -> None:
-        """MqError COORDINATOR_NOT_AVAILABLE, which clients retry, if so much cannot be added."""
+        """Raises MqError COORDINATOR_NOT_AVAILABLE, which clients retry, if this size cannot be
+        added."""
         # Only growth is refused: what is in the log is always loaded (I46).
         if wanted > 0 and wanted > self.available(wanted, now_seconds):
             logger.warning(

@@ -37,7 +37,7 @@ _ERRORS: Final[Mapping[ContextState, tuple[ErrorCode, str]]] = {
         "{partition} was not loaded because of a bug. The log of this node has the stack trace.",
     ),
 }
-"""What requests get in every other state than ACTIVE."""
+"""The error that requests get in every other state than ACTIVE."""
 
 
 class WaitingCall:
@@ -93,7 +93,7 @@ class CoordinatorContext:
         return self.state is ContextState.ACTIVE
 
     def check_active(self) -> None:
-        """MqError COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE."""
+        """Raises MqError COORDINATOR_LOAD_IN_PROGRESS or COORDINATOR_NOT_AVAILABLE."""
         if not self.is_active:
             code, message = _ERRORS[self.state]
             raise MqError(code, message.format(partition=self.topic_partition))

@@ -49,7 +49,7 @@ def _low_halves(bits: int, lanes: int) -> int:
 
 
 def check_key(key: str) -> None:
-    """MqError INVALID_REQUEST for a group id or a transactional id that is too long."""
+    """Raises MqError INVALID_REQUEST for a group id or a transactional id that is too long."""
     most = COORDINATOR_KEY_BYTES_MAX
     if len(key) > most or len(key.encode()) > most:
         raise MqError(

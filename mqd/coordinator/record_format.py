@@ -48,8 +48,8 @@ class RecordFormat:
         return _PREFIX.pack(self.kind) + fields
 
     def decode(self, record: CoordinatorRecord) -> tuple[Any, Any]:
-        """The fields of the key, and those of the value or None. ProtocolError for bytes that do
-        not have them, or a version that is not known."""
+        """The fields of the key, and those of the value or None. Raises ProtocolError for bytes
+        that do not have them, or a version that is not known."""
         key = _decode(self.key.at(0, flexible=False), record.key)
         if record.value is None:
             return key, None

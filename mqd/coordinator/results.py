@@ -129,7 +129,7 @@ class Results:
         committed: bool,
         transaction_version: int,
     ) -> None:
-        """MqError of `ReplicaService.append_marker_nowait`."""
+        """Raises MqError, as `ReplicaService.append_marker_nowait` does."""
         appended = self._replica.append_marker_nowait(
             context.partition,
             producer,
@@ -143,7 +143,7 @@ class Results:
     def append_seal(
         self, context: CoordinatorContext, producer: Producer, coordinator_epoch: int
     ) -> None:
-        """MqError of `sealing.append_seal_nowait`."""
+        """Raises MqError, as `sealing.append_seal_nowait` does."""
         context.end = sealing.append_seal_nowait(
             self._replica.append_nowait,
             context.partition,
@@ -169,7 +169,7 @@ class Results:
         responses: Sequence[tuple[Ticket, Response]],
         error: ErrorCode | None,
     ) -> None:
-        """Send the responses: their state is committed, or `error` is why that is not known."""
+        """Send the responses: their state is committed. `error`: why the commit is unknown."""
         if error is None:
             context.respond(responses)
             self.perform_due(context)

@@ -1,4 +1,5 @@
-"""The runtime of a coordinator: a shard for each partition of its internal topic that is led here.
+"""The runtime of a coordinator: one shard for each partition of its internal topic that this node
+leads.
 
 A call runs without awaits through handle, append, replay and write (results.py). Its response is
 sent when the high watermark has passed everything that the shard had replayed. The state of a shard
@@ -53,8 +54,8 @@ class CoordinatorService:
     ) -> None:
         """`make_shard(partition)`: an empty one. `partitions()`: of the topic, 0 before it exists.
 
-        `check(op)`: MqError for calls that every shard refuses. As in Kafka, that error comes first
-        also on a node that does not have the shard. `perform`: see results.py.
+        `check(op)`: raises MqError for calls that every shard refuses. As in Kafka, that error
+        comes first also on a node that does not have the shard. `perform`: see results.py.
         """
         self.topic = topic
         self._make_shard = make_shard
@@ -87,8 +88,8 @@ class CoordinatorService:
     # -- calls -------------------------------------------------------------------------------------
 
     def partition_of(self, key: str) -> int:
-        """The shard of a group or a transactional id. MqError COORDINATOR_NOT_AVAILABLE before the
-        topic exists, INVALID_REQUEST for a name that is too long."""
+        """The shard of a group or a transactional id. Raises MqError COORDINATOR_NOT_AVAILABLE
+        before the topic exists, INVALID_REQUEST for a name that is too long."""
         check_key(key)
         partitions = self._partitions()
         if not partitions:
@@ -101,8 +102,8 @@ class CoordinatorService:
         """Have the shard of `key` handle the operation, and wait for its response. `decided` is
         called in between, when `op` is no longer read.
 
-        MqError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, and
-        the errors of the shard.
+        Raises MqError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE,
+        and the errors of the shard.
         """
         try:
             context = self._active(self.partition_of(key))
@@ -116,8 +117,8 @@ class CoordinatorService:
         return await self._handle(self._active(index), op)
 
     async def call_everywhere(self, op: Any) -> list[Mapping[str, Any]]:
-        """The responses of all shards that are led here. MqError COORDINATOR_LOAD_IN_PROGRESS while
-        one is not loaded."""
+        """The responses of all shards that are led here. Raises MqError
+        COORDINATOR_LOAD_IN_PROGRESS while one is not loaded."""
         responses = []
         for index in sorted(self._contexts):
             try:
@@ -154,7 +155,7 @@ class CoordinatorService:
     ) -> None:
         """Write a transaction marker to one partition of the topic, and wait for its commit.
 
-        MqError as `call`, and those of `ReplicaService.append_marker_nowait`.
+        Raises MqError as `call` does, and those of `ReplicaService.append_marker_nowait`.
         """
         context = self._active(index)
         ticket, waiting = self._wait(context)
@@ -172,7 +173,7 @@ class CoordinatorService:
     async def write_seal(self, index: int, producer: Producer, coordinator_epoch: int) -> None:
         """Seal a transaction in one partition of the topic (KIP-939), and wait for its commit.
 
-        MqError as `call`, and those of `sealing.append_seal_nowait`.
+        Raises MqError as `call` does, and those of `sealing.append_seal_nowait`.
         """
         context = self._active(index)
         ticket, waiting = self._wait(context)
@@ -222,7 +223,7 @@ class CoordinatorService:
         try:
             with self._reload_after_bug(context):
                 self._results.carry_out(context, decide(self._now()))
-        except Exception:  # a bug: this shard is loaded again, and the node runs on
+        except Exception:  # a bug: this shard is loaded again, and the node keeps running
             logger.exception(
                 "reloading a coordinator after an error partition=%s", context.topic_partition
             )

@@ -50,7 +50,7 @@ class Call(NamedTuple):
     client_host: str = ""
     """Kafka's form: a slash and the address."""
     spare_producer_id: int = NO_PRODUCER_ID
-    """A fresh id, where the call may need one (InitProducerId, EndTxn)."""
+    """A fresh id, if the call may need one (InitProducerId, EndTxn)."""
 
 
 class CoordinatorRecord(NamedTuple):

@@ -2,7 +2,7 @@
 memory mapping.
 
 Every method may raise OSError. The services convert a failed write or sync to StorageError and
-never retry it: after a failed fsync, a second one may report success without any effect (Rebello et
+never retry it. After a failed fsync, a second one may report success without any effect (Rebello et
 al., ATC '20). Calls are synchronous. Services pass slow calls, such as `sync`, to `offload`. The
 others use only the page cache, and run on the event loop.
 """

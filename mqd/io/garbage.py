@@ -1,13 +1,13 @@
 """Collects cyclic garbage in small steps, without long pauses.
 
-A full collection of CPython visits every object in one step: 0.2 to 0.5 s on a node with 10,000
-partitions, in which the node serves no client. Clients with large requests trigger it repeatedly.
-So this module switches automatic full collections off. Instead, it collects all unfrozen objects
-after a few collections of the younger generations, and freezes the survivors (`gc.freeze`): later
-collections do not visit them. So a pause is proportional to the number of objects created since the
-last one. Reference counts still free frozen objects; only a cycle that becomes garbage after it was
-frozen stays. So when the number of frozen objects has become several times as large, `run`
-unfreezes and collects everything.
+A full collection of CPython visits every object in one step. On a node with 10,000 partitions that
+takes 0.2 to 0.5 s, in which the node serves no client. Clients with large requests trigger it
+repeatedly. So this module switches automatic full collections off. Instead, it collects all
+unfrozen objects after a few collections of the younger generations, and freezes the survivors
+(`gc.freeze`): later collections do not visit them. So a pause is proportional to the number of
+objects created since the last one. Reference counts still free frozen objects; only a cycle that
+becomes garbage after it was frozen stays. So when the number of frozen objects has become several
+times as large, `run` unfreezes and collects everything.
 
 The objects of mqd form hardly any cycles: 80 full collections under attack found 20 objects.
 """

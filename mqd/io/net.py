@@ -7,7 +7,7 @@ Two interfaces for two kinds of callers:
   followers).
 - `Network.listen` and `Network.poller` serve accepted sockets without a task for each: the poller
   reports all ready sockets, and the server handles them in one turn. To wake a Trio task for each
-  request costs a factor of two at sixteen connections; one epoll awaited by Trio does not
+  request costs a factor of two at sixteen connections. One epoll that Trio awaits does not
   (bench/produce_fetch.py, "small requests").
 
 A simulated network implements the same Protocols in memory. Every call may raise OSError.

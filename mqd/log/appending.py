@@ -32,7 +32,7 @@ from mqd.protocol.batch import (
     TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
     crc_of,
-    seal,
+    write_crc,
 )
 from mqd.protocol.files import RELATIVE_OFFSET_MAX
 from mqd.types import NO_TIMESTAMP, Offset
@@ -140,12 +140,12 @@ def plan_append(
         log_append_time = max_timestamp = now_ms
         _ATTRIBUTES.pack_into(view, ATTRIBUTES_POSITION, attributes | TIMESTAMP_TYPE_MASK)
         _TIMESTAMP.pack_into(view, MAX_TIMESTAMP_POSITION, now_ms)
-        seal(view)
+        write_crc(view)
     elif attributes & TIMESTAMP_TYPE_MASK:
         # A producer must not set it. The records keep their own timestamps.
         attributes &= ~TIMESTAMP_TYPE_MASK
         _ATTRIBUTES.pack_into(view, ATTRIBUTES_POSITION, attributes)
-        seal(view)
+        write_crc(view)
     # Each batch starts where the one before it ends (I3), in the order of arrival (I6).
     _BASE_LENGTH_EPOCH.pack_into(view, 0, base_offset, length, leader_epoch)
     tail = log.tail
@@ -192,10 +192,10 @@ def plan_append_as_follower(
     they are written. Returns how many of its bytes were taken.
 
     Offsets, epochs and producers become the leader's, with its gaps, if the topic is or was
-    compacted. Not taken: batches after the first `batches_max`, an incomplete batch, and batches
-    of an epoch above `leader_epoch`, which the caller does not know yet. Raises, and changes
-    nothing, for the first batch: CORRUPT_MESSAGE if it is damaged or does not continue this log,
-    KAFKA_STORAGE_ERROR if it cannot be taken now.
+    compacted. Not taken: batches after the first `batches_max`, an incomplete batch, and batches of
+    an epoch above `leader_epoch`, which the caller does not know yet. Raises for the first batch,
+    and changes nothing. CORRUPT_MESSAGE: it is damaged or does not continue this log.
+    KAFKA_STORAGE_ERROR: it cannot be appended now.
     """
     position, end = 0, len(view)
     epochs, tail, roll, begun = log.epochs, log.tail, log.roll, 0
@@ -293,7 +293,7 @@ def _replay_marker(log: PartitionLog, queued: Queued, view: memoryview, offset: 
 
 
 def _plan_roll(log: PartitionLog, base_offset: Offset) -> Queued:
-    """Plan a new segment. MqError KAFKA_STORAGE_ERROR, and nothing has changed."""
+    """Plan a new segment. Raises MqError KAFKA_STORAGE_ERROR, and nothing has changed."""
     durability = log.durability
     partition = log.topic_partition
     if not durability.may_roll:

@@ -231,7 +231,7 @@ class OffsetMapBuilder:
 
     def add(self, header: BatchHeader, view: memoryview) -> bool:
         """Process the next batch. False: the map is full. It may have some keys of this batch,
-        which does no harm. MqError for a damaged batch.
+        which does no harm. Raises MqError for a damaged batch.
         """
         if header.is_control:
             self._transactions.is_gone(header, view)
@@ -292,7 +292,7 @@ class BatchRewriter:
         self, header: BatchHeader, view: memoryview, *, keep: bool
     ) -> memoryview | bytearray | None:
         """The remaining part of the next batch: `view` itself if all records stay, None if nothing
-        stays. `keep`: at least the header stays. MqError for a damaged batch.
+        stays. `keep`: at least the header stays. Raises MqError for a damaged batch.
         """
         self.records_seen += header.records_count
         left = (

@@ -1,7 +1,7 @@
 """Which part of a log survives a power cut, and what the next start may trust. A core.
 
 The log is durable from its start up to `end_offset`: an fdatasync covers every record there.
-Recovery trusts less, the segments below the recovery point that is on disk.
+Recovery trusts only the segments below the recovery point on disk.
 
 Invariant (docs/INVARIANTS.md): synced_end <= end <= written end of the log.
 """

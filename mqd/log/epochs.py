@@ -96,7 +96,7 @@ class LeaderEpochs:
         """The diverging epoch of a Fetch response (KIP-595), for a log that ends at `offset` with
         a record of `last_epoch`. None if that log is a prefix of this one (I23).
 
-        MqError OFFSET_OUT_OF_RANGE for an epoch above the latest.
+        Raises MqError OFFSET_OUT_OF_RANGE for an epoch above the latest.
         """
         epoch, end_offset = self.end_offset_for(last_epoch, log_end_offset)
         if epoch == NO_EPOCH:

@@ -24,8 +24,8 @@ class LogDirPlacement:
     def choose(
         self, directories: Iterable[LogDirectory], logs: Iterable[PartitionLog], fixed: Path | None
     ) -> Path:
-        """The directory for a new log: `fixed`, if it is not None. StorageError if that one, or
-        every one, is offline.
+        """The directory for a new log: `fixed`, if it is not None. Raises StorageError if that one,
+        or every one, is offline.
         """
         if self._counts is None:
             self._counts = {

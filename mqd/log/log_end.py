@@ -2,9 +2,9 @@
 
 A killed process loses no written data as long as its machine runs. That is not true for a disk that
 was detached and attached again, or was replaced by an older copy of itself. So each log directory
-has a checkpoint with one line for each log: the written end at the time of the checkpoint, and
-leader epoch and CRC of the last batch. At the next start, each log must have that batch, or end
-beyond it. Otherwise records were lost: the log is fenced, and the node cannot vouch for its logs.
+has a checkpoint with one line for each log. A line has the written end, and the leader epoch and
+the CRC of the last batch. At the next start, each log must have that batch, or end beyond it.
+Otherwise records were lost: the log is fenced, and the node cannot vouch for its logs.
 
     log-end-checkpoint
         0                                                   version
@@ -16,12 +16,12 @@ beyond it. Otherwise records were lost: the log is fenced, and the node cannot v
         orders 0 xtzWWN4bTjitpL3kfd9s5g 42 3 9f2c11d0       partition, topic id, end offset, leader
                                                             epoch, CRC; "-" if unknown
 
-A line covers written records, synced or not, because lost page cache is one of the losses to find.
-A power cut may lose unsynced records. So the lines count only if the machine was not restarted, or
+A line covers written records, synced or not, because a lost page cache must be detected, too. A
+power cut may lose unsynced records. So the lines count only if the machine was not restarted, or
 after an orderly stop. Then the next start sees all file changes in their order, and no sync is
 needed for that.
 
-Correct changes raise no alarm:
+Intended changes are not reported as losses:
 - Before a log becomes shorter than its line, the empty file `log-end-void` in its directory voids
   the line. The next checkpoint with this log removes that file.
 - DeleteRecords, retention and compaction do not move the end and do not change the active segment.
@@ -128,7 +128,7 @@ def decode_log_ends(data: bytes) -> LogEndCheckpoint:
     return checkpoint
 
 
-def why_lost(claim: LogEnd, found_end: Offset, found_last: LogEnd | None) -> str | None:
+def loss_reason(claim: LogEnd, found_end: Offset, found_last: LogEnd | None) -> str | None:
     """The difference between the line `claim` and a log that ends at `found_end`. None: nothing is
     lost.
 

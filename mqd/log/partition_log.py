@@ -3,7 +3,7 @@
 The states of a record, in order:
 
     planned      `plan_append` (appending.py) gave it an offset and queued its bytes.
-                 `log_end_offset` includes it. Nobody can read it.
+                 `log_end_offset` includes it. No consumer can read it.
     written      The service wrote the queue to the file. `written_end_offset` includes it. It can
                  be read.
     durable      After the write, an fdatasync began and returned. `durability.end_offset` includes
@@ -17,8 +17,8 @@ Invariants (docs/INVARIANTS.md):
 - log_start <= durable_end <= written_end <= log_end. With an empty queue, written_end = log_end.
 - Segments are in ascending order, without overlap. Only the last one is appended to.
 - Offsets are dense: each batch begins at the offset after the previous one. After a compaction
-  (compaction.py), here or at the leader that this log was copied from, offsets may be missing
-  between batches, but never in uncommitted records.
+  (compaction.py), here or at an earlier leader, offsets may be missing between batches, but never
+  in uncommitted records.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class PartitionLog:
         """The end of the compacted part. None: the log was never compacted, neither here nor at the
         leader that it was copied from."""
         self.cleanings = 0
-        """How often a cleaned segment was swapped in, in this process."""
+        """The number of cleaned segments that were swapped in, in this process."""
         self.swap: SegmentSwap | None = None
         """The swap of a cleaned segment that is under way."""
         self.opened = False
@@ -159,7 +159,8 @@ class PartitionLog:
         nothing is removed."""
         self.failure: LogFailure | None = None
         self.truncations = 0
-        """How often the end was truncated. Plans from before a truncation are invalid after it."""
+        """The number of truncations of the end. Plans from before a truncation are invalid after
+        it."""
         self.queue: list[Queued] = []
         self.touched = False
         """Whether it is on the writer's list for the flush of this turn."""
@@ -189,7 +190,8 @@ class PartitionLog:
 
     @property
     def is_readable(self) -> bool:
-        """Whether records can be read. If only appends are refused, for lack of space, they can."""
+        """Whether records can be read: also if only appends are refused because the disk is
+        full."""
         return self.failure is None or self.failure.is_retriable
 
     def update_config(self, config: LogConfig) -> None:
@@ -232,7 +234,7 @@ class PartitionLog:
             segment,
             self.active,
         )
-        self.active.seal()
+        self.active.on_inactive()
         self.active.next_offset = segment.base_offset
         # The cached position is the end of the old segment. The batch begins in the new one.
         self.positions.pop(segment.base_offset, None)
@@ -267,8 +269,8 @@ class PartitionLog:
         self.watch_active()
 
     def last_stable_offset(self, high_watermark: Offset) -> Offset:
-        """Below it every transaction has ended, with its marker below the high watermark. Never
-        above the high watermark."""
+        """All transactions below this offset have ended, and their markers are committed. It is at
+        most the high watermark."""
         # Log start <= last stable offset <= high watermark (I37).
         first = self.producers.first_unstable_offset(high_watermark)
         return (
@@ -345,7 +347,7 @@ class PartitionLog:
         yield from self.segments[self.segment_index(offset) :]
 
     def check_readable(self, offset: Offset) -> None:
-        """MqError OFFSET_OUT_OF_RANGE unless `offset` is in the log or at its end."""
+        """Raises MqError OFFSET_OUT_OF_RANGE unless `offset` is in the log or at its end."""
         if not self.log_start_offset <= offset <= self.written_end_offset:
             raise MqError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,

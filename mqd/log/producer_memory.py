@@ -2,8 +2,8 @@
 
 A client may use a new producer id for each batch. Apache Kafka remembers every id for
 `producer.id.expiration.ms`, without a bound. Here a node forgets the least recently used ids when
-there are too many: first in the partitions with the most, so that a flood in one partition does
-not affect the others.
+there are too many. It begins with the partitions that have the most, so that a flood in one
+partition does not affect the others.
 
 A forgotten producer continues: an unknown producer id may begin with any sequence number. But a
 retry of a batch that was sent before may be appended twice.

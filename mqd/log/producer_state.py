@@ -1,9 +1,9 @@
 """The state of one producer in a log, and snapshots of it. A core.
 
 A snapshot file has a row for each of the last five batches of a recently used producer, the newest
-last. Apache Kafka writes only the newest batch. So there, after an orderly restart, an idempotent
-producer with several requests in flight gets OUT_OF_ORDER_SEQUENCE_NUMBER for a retry of a batch
-that is in the log, and fails for good. When Kafka reads several rows of one id, it uses the last.
+last. Apache Kafka writes only the newest batch. So there, an idempotent producer with several
+requests in flight may fail for good after an orderly restart. A retry of a batch that is in the log
+gets OUT_OF_ORDER_SEQUENCE_NUMBER. When Kafka reads several rows of one id, it uses the last.
 
 As in Kafka, a snapshot has no transactions that have ended. If a marker is not below the high
 watermark, `note_unreplicated` (disk/producer_snapshots.py) finds its transaction in the log.
@@ -53,8 +53,8 @@ class ProducerState:
     def __init__(self, epoch: int, snapshots_before: int) -> None:
         self.epoch = epoch
         self.snapshots_before = snapshots_before
-        """How many snapshots its log had taken when this object was created. A later snapshot
-        refers to this object: copy it before a change."""
+        """The number of snapshots that its log had taken when this object was created. A later
+        snapshot refers to this object: copy it before a change."""
         self.batches: list[CachedBatch] = []
         """The last batches, at most five, the oldest first. After the end of a transaction only its
         last batch, with `NEVER_A_DUPLICATE`."""

@@ -95,7 +95,7 @@ class Producers:
         self, producer_id: int, epoch: int, base_sequence: int, last_offset_delta: int
     ) -> tuple[Offset, Offset, int] | None:
         """None: the batch may be appended. (first offset, last offset, timestamp) of the first
-        copy: it is a duplicate. MqError: it is refused.
+        copy: it is a duplicate. Raises MqError: it is refused.
         """
         producer = self.states.get(producer_id)
         if producer is None:
@@ -175,7 +175,7 @@ class Producers:
     def check_coordinator_batch(self, producer_id: int, epoch: int) -> None:
         """Check a transactional batch of the group coordinator, which has no sequence numbers.
 
-        MqError 47 INVALID_PRODUCER_EPOCH, or 48 INVALID_TXN_STATE if the coordinator has not
+        Raises MqError 47 INVALID_PRODUCER_EPOCH, or 48 INVALID_TXN_STATE if the coordinator has not
         confirmed that the partition is part of the transaction.
         """
         self._confirmed_guard(producer_id, self.states.get(producer_id), epoch)
@@ -183,7 +183,7 @@ class Producers:
     def check_marker(
         self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int
     ) -> None:
-        """MqError if a marker must not be appended: 47 INVALID_PRODUCER_EPOCH, 52
+        """Raises MqError if a marker must not be appended: 47 INVALID_PRODUCER_EPOCH, 52
         TRANSACTION_COORDINATOR_FENCED.
 
         From version 2 on, a marker's epoch is above that of its transaction. A marker with the same
@@ -212,7 +212,7 @@ class Producers:
     def may_seal(self, producer_id: int, epoch: int, coordinator_epoch: int) -> bool:
         """Whether to append a seal with this epoch. False: it would change nothing.
 
-        MqError 52 TRANSACTION_COORDINATOR_FENCED.
+        Raises MqError 52 TRANSACTION_COORDINATOR_FENCED.
         """
         producer = self.states.get(producer_id)
         if producer is None or producer.epoch >= epoch:
@@ -244,7 +244,7 @@ class Producers:
     ) -> Guard | None:
         """The confirmed guard of a batch that begins a transaction. None: the transaction is open.
 
-        MqError if there is none, or the epoch is outdated.
+        Raises MqError if there is none, or the epoch is outdated.
         """
         if producer is not None:
             if producer.epoch == epoch and producer.current_txn_first_offset != NO_OFFSET:

@@ -26,7 +26,7 @@ from mqd.protocol.batch import (
     MAGIC,
     crc_of,
     parse_header,
-    seal,
+    write_crc,
 )
 from mqd.protocol.compression import Codec, compress
 from mqd.protocol.record_reader import record_bytes
@@ -67,8 +67,8 @@ def recompressed(view: memoryview, config: LogConfig) -> memoryview:
     """The one batch in `view` with the codec of its topic, and a new CRC. A batch with a wrong
     shape, size, CRC or codec is returned unchanged: the append refuses it.
 
-    MqError: CORRUPT_MESSAGE for records that cannot be decompressed, MESSAGE_TOO_LARGE beyond the
-    bound, or if the result is larger than max.message.bytes.
+    Raises MqError: CORRUPT_MESSAGE for records that cannot be decompressed, MESSAGE_TOO_LARGE
+    beyond the bound, or if the result is larger than max.message.bytes.
     """
     header = parse_header(view)
     size = len(view)
@@ -93,7 +93,7 @@ def recompressed(view: memoryview, config: LogConfig) -> memoryview:
         )
     _LENGTH(batch, _LENGTH_POSITION, len(batch) - LOG_OVERHEAD_BYTES)
     _ATTRIBUTES(batch, ATTRIBUTES_POSITION, header.attributes & ~CODEC_MASK | codec)
-    seal(batch)
+    write_crc(batch)
     return memoryview(batch)
 
 

@@ -227,7 +227,7 @@ def first_record_since(
 
     By its header, the batch has such a record. An empty batch, which compaction leaves, has none.
     If a batch has too many records, is damaged, or has only older records, the result is its first
-    offset and its largest timestamp: a consumer that seeks there misses no record.
+    offset and its largest timestamp. A consumer that seeks there misses no record.
     """
     if not header.records_count:
         return None

@@ -132,7 +132,7 @@ class Segment:
         elif self.max_timestamp_offset >= next_offset:
             self.max_timestamp, self.max_timestamp_offset = self.time_index.last()
 
-    def seal(self) -> None:
+    def on_inactive(self) -> None:
         """Nothing more is appended: the time index gets its last entry."""
         assert self.time_index is not None
         self.time_index.append(self.max_timestamp, self.max_timestamp_offset)

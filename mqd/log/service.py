@@ -3,8 +3,8 @@
 The parts are in mqd/log/manager: registry.py (the logs), writing.py (appends), reading.py,
 truncation.py, syncer.py, housekeeping.py (retention, checkpoints) and compactor.py.
 
-All slow work is in worker threads: fdatasync (one cycle for each directory takes all logs that wait
-for it: group commit), small files, recovery, removals.
+All slow work is in worker threads: small files, recovery, removals, and fdatasync. One sync cycle
+of a directory includes all logs that wait for it (group commit).
 
 Failures of a disk:
 - It is full, or there are no descriptors or no memory: appends are refused until that has passed.
@@ -149,7 +149,7 @@ class LogService:
 
     @property
     def partitions_max(self) -> int:
-        """How many partitions the file descriptors of this process allow."""
+        """The number of partitions that the file descriptors of this process allow."""
         return self._descriptors.partitions_max
 
     def _give_access(self) -> None:
@@ -186,21 +186,26 @@ class LogService:
     # -- starting and stopping -------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Lock the directories and recover every log. StorageError if no directory can be used, or
-        if one belongs to another node."""
+        """Lock the directories and recover every log. Raises StorageError if no directory can be
+        used, or if one belongs to another node."""
         began = self._clock.monotonic()
         progress = await self.registry.load()
         online = self.registry.online()
         self.housekeeping.disk_serial = max(directory.serial for directory in online)
         if any(log.durability.recovery_point_is_too_high for log in self.logs.values()):
             await self.checkpoint_recovery_points()
+        seconds = self._clock.monotonic() - began
+        if not self.logs and not self.fenced and not self.registry.clean_start:
+            # `clean=False` of a first start would look as if the node had crashed
+            logger.info("logs loaded count=0 seconds=%.3f", seconds)
+            return
         logger.info(
             "logs loaded count=%d fenced=%d scanned_bytes=%d clean=%s seconds=%.3f",
             len(self.logs),
             len(self.fenced),
             progress.scanned_bytes,
             self.registry.clean_start,
-            self._clock.monotonic() - began,
+            seconds,
         )
 
     async def run(self) -> None:
@@ -275,8 +280,8 @@ class LogService:
         await self._syncer.wait()
 
     def _not_synced(self, log: PartitionLog, error: StorageError | OSError) -> None:
-        """StorageError: there was no space for the small files. Without descriptors, nothing was
-        tried. Any other failure is final."""
+        """Raises StorageError: there was no space for the small files. Without descriptors, nothing
+        was tried. Any other failure is final."""
         if isinstance(error, OSError) and error.errno not in NO_DESCRIPTORS:
             failure = storage_error(f"cannot sync {log.path}", error)
             self.registry.fail_directory(log.directory, failure)
@@ -299,7 +304,7 @@ class LogService:
             # The log that has this name now may have got small files of the old one.
             now.epochs.dirty |= now is not log
             if self.directories[now.directory].failed is None:
-                # A write that was undone is a truncation, too. Nobody else requests a sync of the
+                # A write that was undone is a truncation, too. Nothing else requests a sync of the
                 # records before it.
                 self.request_sync(now)
             return

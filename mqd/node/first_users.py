@@ -142,7 +142,7 @@ def on_registered(disk: Disk, path: Path, users: FirstUsers, image: MetadataImag
     if refused:
         logger.warning(
             "first users not added, because the cluster has users already or runs an earlier "
-            "metadata version users=%s remedy=create them with 'mqctl user create'",
+            "metadata version users=%s remedy='create them with mqctl user create'",
             _shown(refused),
         )
     try:

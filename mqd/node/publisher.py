@@ -30,7 +30,7 @@ milliseconds, on a busy machine ten. A longer block of the event loop could cost
 leadership: other voters start an election after 400 ms without messages.
 """
 _CONFIGURED_AT_ONCE = 5
-"""A change of the configuration of more topics is applied in slices of this size: one topic takes
+"""A change of the configuration of more topics is applied in slices of this size. One topic takes
 0.1 ms, or 1 ms with long lists of throttled replicas.
 """
 _NO_BOUND = 2**63 - 1

@@ -71,8 +71,8 @@ class StopSignals:
                     logger.info("reading certificates signal=%s", signal.Signals(number).name)
                 elif number == signal.SIGHUP:
                     logger.info(
-                        "signal ignored signal=%s reason=a node reads its files only at its start, "
-                        "except certificates",
+                        "signal ignored signal=%s reason='a node reads its files only at its "
+                        "start, except certificates'",
                         signal.Signals(number).name,
                     )
                 else:

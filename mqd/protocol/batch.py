@@ -130,7 +130,7 @@ def crc_of(view: Buffer, position: int = 0, end: int | None = None) -> int:
     return crc
 
 
-def seal(view: bytearray | memoryview, position: int = 0) -> None:
+def write_crc(view: bytearray | memoryview, position: int = 0) -> None:
     """Write the CRC after a change of a field under it (a broker that sets LogAppendTime)."""
     _CRC.pack_into(view, position + CRC_POSITION, crc_of(view, position))
 
@@ -139,8 +139,8 @@ def validate(view: Buffer, position: int = 0, *, end: int | None = None) -> Batc
     """The header of a batch that is complete in `[position, end)`, with magic 2, a known codec and
     the right CRC.
 
-    Raises MqError with Kafka's codes for a produce: INVALID_RECORD for an incomplete batch and for
-    magic 0 and 1; CORRUPT_MESSAGE for other magics, impossible lengths and counts, and a wrong CRC.
+    Raises MqError with Kafka's codes for a produce. INVALID_RECORD: an incomplete batch, or magic 0
+    or 1. CORRUPT_MESSAGE: another magic, impossible lengths or counts, or a wrong CRC.
     """
     available = (len(view) if end is None else end) - position
     if available < HEADER_BYTES:

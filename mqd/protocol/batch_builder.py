@@ -15,7 +15,7 @@ from mqd.protocol.batch import (
     TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
     Buffer,
-    seal,
+    write_crc,
 )
 from mqd.protocol.compression import Codec, compress
 from mqd.protocol.record_reader import Record
@@ -93,7 +93,7 @@ def build_batch(
         base_sequence,
         count,
     )
-    seal(batch)
+    write_crc(batch)
     return batch
 
 

@@ -17,7 +17,7 @@ from mqd.protocol.batch import (
     MAGIC,
     TRANSACTIONAL_MASK,
     Buffer,
-    seal,
+    write_crc,
 )
 from mqd.protocol.batch_builder import write_record
 from mqd.protocol.client_records import read_records
@@ -44,7 +44,7 @@ def _varints() -> tuple[list[bytes], list[bytes]]:
 class BatchWriter:
     """The records of a batch, each encoded when it is added, after space for the header.
 
-    `seal` may be called again with other sequences. No record is added after the first call.
+    `finish` may be called again with other sequences. No record is added after the first call.
     """
 
     __slots__ = ("_body", "_heads", "_varints", "base_timestamp", "count", "max_timestamp")
@@ -113,7 +113,7 @@ class BatchWriter:
         write_record(self._body, delta, index, key, value, headers)
         return index
 
-    def seal(
+    def finish(
         self,
         *,
         codec: Codec = Codec.NONE,
@@ -148,12 +148,12 @@ class BatchWriter:
             base_sequence,
             self.count,
         )
-        seal(batch)
+        write_crc(batch)
         return batch
 
     def records(self) -> list[Record]:
         """The records, read back; offsets count from 0."""
-        return list(read_records(self.seal())) if self.count else []
+        return list(read_records(self.finish())) if self.count else []
 
     def free(self) -> None:
         """Release the bytes. Only `count` stays valid."""

@@ -45,7 +45,7 @@ def iterate_records(
     header: BatchHeader | None = None,
     limit: int = limits.DECOMPRESSED_BYTES_MAX,
 ) -> Iterator[Record]:
-    """The records of the batch at `position`, decompressed to at most `limit` bytes.
+    """The records of the batch at `position`, decompressed to at most `limit` bytes. Raises
     MqError(CORRUPT_MESSAGE) on damage.
 
     Offsets that do not ascend within the range of the header, and timestamps above 64 bits, are
@@ -75,9 +75,9 @@ def check_records(
 ) -> BatchHeader:
     """The deep check of a batch from a peer: all that `validate` checks, and every record.
 
-    The count is right, offset deltas are 0, 1, 2 ... up to `last_offset_delta` (ascending within it
-    when `compacted`: a cleaned log has gaps), lengths are right, header keys exist. Raises MqError:
-    CORRUPT_MESSAGE, or INVALID_RECORD if the bytes are readable and the content is not allowed.
+    The count and the lengths are right, and header keys exist. Offset deltas are 0, 1, 2 ... up to
+    `last_offset_delta`; with `compacted` they ascend, with gaps. Raises MqError: CORRUPT_MESSAGE,
+    or INVALID_RECORD if the bytes are readable and the content is not allowed.
     """
     header = validate(view, position, end=end)
     records, start, stop = _records_of(view, position, header, limits.DECOMPRESSED_BYTES_MAX)

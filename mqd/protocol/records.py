@@ -25,7 +25,7 @@ from mqd.protocol.batch import (
     TRANSACTIONAL_MASK,
     BatchHeader,
     corrupt,
-    seal,
+    write_crc,
 )
 from mqd.protocol.batch_builder import write_varint
 from mqd.protocol.compression import Codec, compress
@@ -176,7 +176,7 @@ def _write_header(
         header.base_sequence,
         records_count,
     )
-    seal(batch)
+    write_crc(batch)
 
 
 def _runs(records: bytes, kept: Sequence[PlacedRecord]) -> Iterator[bytes]:

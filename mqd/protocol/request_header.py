@@ -1,7 +1,7 @@
 """Decodes the header of a request for a broker: API, version, and client id.
 
 The size of the header depends on the API and the version (KIP-482), so this file uses both the API
-table and their schema. schema.py has the encoder.
+table and their schema. The encoder is in schema.py.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ Examples:
     field("node_endpoints", array(...), since=10, tag=0)    tagged: on the wire only when it is not
                                                             the default
 
-Decoded messages are construct Containers that carry every declared field: those that the version
-lacks have their defaults, so that a reader need not check the version. Encoding takes any mapping:
-a missing field is written as its default, and fields that the version lacks are omitted.
+Decoded messages are construct Containers that carry every declared field. Fields that the version
+lacks have their defaults, so a reader need not check the version. Encoding takes any mapping: a
+missing field is written as its default, and fields that the version lacks are omitted.
 
 The headers are KIP-482's: request header v2 and response header v1 (tagged fields) for flexible
 versions. The response to ApiVersions always has response header v0: its reader does not know the
@@ -70,7 +70,7 @@ class UnsupportedApi(ProtocolError):
 # -- kinds of fields
 
 
-class Kind(Protocol):
+class FieldKind(Protocol):
     """The kind of a field's value. `at` returns its construct in one version; `new` returns the
     default value.
     """
@@ -138,7 +138,7 @@ RECORDS: Final = Sized(Blob, LENGTH_32, None)
 
 
 class _Array:
-    def __init__(self, element: Kind) -> None:
+    def __init__(self, element: FieldKind) -> None:
         self.element = element
 
     def at(self, version: int, *, flexible: bool, nullable: bool) -> Construct:
@@ -159,7 +159,7 @@ class Field:
     """One field in all versions of its message."""
 
     name: str
-    kind: Kind
+    kind: FieldKind
     since: int
     until: int
     nullable_since: int | None
@@ -235,7 +235,7 @@ AUTHORIZED_OPERATIONS_UNKNOWN: Final = -(2**31)
 
 def field(
     name: str,
-    kind: Kind,
+    kind: FieldKind,
     *,
     since: int = 0,
     until: int = VERSION_MAX,
@@ -257,7 +257,7 @@ def message(*fields: Field) -> Message:
     return Message(fields)
 
 
-def array(*of: Kind | Field) -> Kind:
+def array(*of: FieldKind | Field) -> FieldKind:
     """Declare an array of one kind, or of structures with these fields."""
     if len(of) == 1 and not isinstance(of[0], Field):
         return _Array(of[0])

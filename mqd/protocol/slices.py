@@ -16,7 +16,7 @@ Slices = Generator[int, None, Message]
 message.
 """
 WHOLE_SLICE = 200
-"""The number of rows to yield after a step that is a slice of work by itself: one to three
+"""The number of rows to yield after a step that is a whole slice of work: one to three
 milliseconds.
 """
 SLICE_ROWS = limits.DECODED_AT_ONCE_ROWS

@@ -174,9 +174,9 @@ class Run(Construct):
 class Structure(Struct):
     """construct's Struct for fields that never refer to one another.
 
-    It leaves out what such fields do not need (a context and a path for each structure, one call
-    for each number), which is four fifths of the time. Parsing starts from `absent()`, the values
-    of the fields that may not be in the bytes.
+    It omits what such fields do not need: a context and a path for each structure, and one call for
+    each number. That saves four fifths of the time. Parsing starts from `absent()`, the values of
+    the fields that may not be in the bytes.
     """
 
     def __init__(

@@ -120,8 +120,8 @@ class TimeoutNow:
 
 @dataclass(frozen=True, slots=True)
 class PreVote:
-    """Asks whether the receiver would vote for the sender in `term`, a later term than the sender's
-    (Raft, 9.6).
+    """Requests whether the receiver would vote for the sender in `term`, a later term than the
+    sender's (Raft, 9.6).
     """
 
     term: int

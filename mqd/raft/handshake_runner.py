@@ -135,7 +135,7 @@ class HandshakeRunner:
         if self.versions.on_handshake(peer, incarnation, in_v3=view is not None):
             logger.info(
                 "a node runs the previous release node=%d handshake_version=2"
-                " remedy=upgrade it, then finalize %s=%d",
+                " remedy='upgrade it, then finalize %s=%d'",
                 peer,
                 versions.FEATURE,
                 versions.NEWEST,

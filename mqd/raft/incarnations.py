@@ -1,7 +1,7 @@
 """Which process is accepted as which node: one at a time, the first one that connects. Pure.
 
 An incarnation is one run of a node's process; a UUID identifies it in every handshake. Messages of
-two incarnations of one voter must never be mixed: the later one may have lost entries that the
+two incarnations of one voter must never be mixed. The later one may have lost entries that the
 earlier one acknowledged, and two at the same time would vote twice.
 
 - The current incarnation stays while it has an open connection that has received bytes recently.
@@ -113,8 +113,8 @@ class Incarnations:
         if latest.received_at > -math.inf:
             logger.warning(
                 "a node has a new process, the previous one is connected but silent node=%d"
-                " previous_address=%s reason=its machine lost power or the network, or two nodes"
-                " use the same id",
+                " previous_address=%s reason='its machine lost power or the network, or two"
+                " nodes use the same id'",
                 node_id,
                 address,
             )

@@ -1,7 +1,7 @@
 """The journal's flush off the event loop, repeated while the disk has no space.
 
-A disk without space, its reserve used up, is no failure: to all other nodes it is a slow disk,
-since no message of the turn was sent.
+A full disk with a used reserve is no failure. No message of the turn was sent, so the other nodes
+see a slow disk.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class JournalFlusher:
             try:
                 await self._blocking(journal.flush)
                 if self.full is not None:
-                    logger.info("metadata writes resume reason=the disk has space again")
+                    logger.info("metadata writes resume reason='the disk has space again'")
                 self.full = None
                 return True
             except StorageError as error:

@@ -4,10 +4,9 @@
 A reply proves that its sender was in the leader's term when it received the message. The arrival
 time of the reply proves nothing: the network may have delayed the reply, or this process may have
 been suspended. So a lease counts from the time when the leader sent the message that a reply
-responds to. A node replies to each message at most once, and in order. So its n-th reply in a term
-belongs to the n-th message of that term or to a later one; lost messages only make the result
-earlier. A reply that acknowledges an entry belongs to a message that was sent after the append of
-the entry.
+responds to. A node replies to each message at most once, and in order. So the n-th reply in a term
+answers the n-th message or a later one. A lost message makes the lease shorter, never longer. A
+reply that acknowledges an entry belongs to a message that was sent after the append of the entry.
 
 If a majority has replied to messages sent at time t or later, every later leader is elected after
 t. A majority must vote for it, and a node that has voted in a later term sends no more replies in

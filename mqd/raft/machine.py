@@ -17,7 +17,7 @@ from mqd.raft.snapshots import Work
 
 class Machine(Protocol):
     """The replicated state. Every node applies the same commands at the same indexes, so `apply`
-    must be total and deterministic: an invalid command gives a result, not an exception. An
+    must be total and deterministic. An invalid command gives a result, not an exception. An
     exception stops the node.
     """
 
@@ -98,11 +98,11 @@ class RaftStatus:
     """Nodes that follow the log, and count for no majority."""
     majority_replied_at: float = -inf
     """Monotonic time at which a majority of the voters, including this node, had last replied to
-    this node as their leader. -inf if it does not lead; the current time in a quorum of one.
+    this node as their leader. If it does not lead: -inf. In a quorum of one: the current time.
     """
     led_at: float = -inf
-    """Latest monotonic time at which no other node can have led (leader_lease.py). -inf if this
-    node does not lead; the current time in a quorum of one.
+    """Latest monotonic time at which no other node can have led (leader_lease.py). If this node
+    does not lead: -inf. In a quorum of one: the current time.
     """
     peers: tuple[PeerStatus, ...] = ()
     """All other nodes, voters and observers, by id."""

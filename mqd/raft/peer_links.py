@@ -1,7 +1,7 @@
 """The connections of this node with other nodes, in both directions.
 
-Inbound: a connection of the peer listener completes a handshake, then `receive` takes its messages,
-and the next turn of the node takes them from the inbox. Outbound: one `PeerLink` for each node that
+Inbound: a connection of the peer listener completes a handshake, and `receive` takes its messages.
+The next turn of the node takes them from the inbox. Outbound: one `PeerLink` for each node that
 this one calls (transport.py).
 """
 
@@ -135,7 +135,7 @@ class PeerLinks:
 
     def on_link_gone(self, peer: int) -> None:
         logger.info(
-            "peer process ended node=%d reason=its connection broke and its port is closed", peer
+            "peer process ended node=%d reason='its connection broke and its port is closed'", peer
         )
         now = self._clock.monotonic()
         self._before_next_turn(lambda node: node.peer_gone(now, peer))

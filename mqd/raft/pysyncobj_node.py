@@ -10,8 +10,8 @@ each one.
 The commit index is a property (`_SyncObj__raftCommitIndex`): whatever PySyncObj computes, it never
 passes the journal's durable index. So a leader's own copy counts once it is synced, also in a
 quorum of one, and this node applies only entries on its disk. If that limit ends the leader's
-computation at an entry of an earlier term, the commit index does not move: an old entry is
-committed only by an entry of the leader's own term (Raft, 5.4.2).
+computation at an entry of an earlier term, the commit index does not move. Only an entry of the
+leader's own term commits older entries (Raft, 5.4.2).
 
 No threads, no clock, no randomness, no sockets: each call is made within
 `pysyncobj_pinned.at(now)`.

@@ -3,9 +3,9 @@ of its modules' names.
 
 Importing this file refuses any other version or source (ImportError), and then replaces, inside
 PySyncObj:
-- its clock: each call into a node reads the `now` that came with the call, through a context
-  variable, so that any number of nodes live in one process, each in its own time; other users of
-  PySyncObj there keep its clock;
+- its clock: each call into a node reads the `now` of the call, through a context variable. So any
+  number of nodes run in one process, each in its own time, and other users of PySyncObj keep its
+  clock;
 - its journal: the one that the caller passes instead of a file name;
 - pickle: raises. Nothing from a socket, a file or a peer can reach it.
 

@@ -1,7 +1,7 @@
 """The log of one node in memory: the entries since a base, and the voter sets in them. Pure.
 
-Invariants: `entries[0]` is the base, which has no command of its own; entries are contiguous from
-it on; base_index <= snapshot_index, or there is no snapshot and the base is the empty beginning
+Invariants: `entries[0]` is the base, which has no command of its own. Entries are contiguous from
+it on. base_index <= snapshot_index, or there is no snapshot and the base is the empty beginning
 (index 1, term 0).
 """
 

@@ -5,9 +5,9 @@ The file has incompressible bytes, which every file system must store. If a writ
 the file is truncated by one step, and the write is retried. When the disk has space again, the file
 grows. Its content is never read.
 
-Invariant: it grows only while `RAFT_RESERVE_STEP_BYTES` and the reserve of the logs stay free, so
-that it does not take the space that it has just released for a write. If the reserve cannot be
-created, there is no error: the journal's own writes report a problem of the disk.
+Invariant: it grows only while `RAFT_RESERVE_STEP_BYTES` and the reserve of the logs stay free. So
+it does not take the space that it has just released for a write. If the reserve cannot be created,
+there is no error: the journal's own writes report a problem of the disk.
 """
 
 from __future__ import annotations

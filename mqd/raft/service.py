@@ -1,18 +1,17 @@
 """The quorum as a service: a task that runs the Raft node, a task for each peer, and syncs off the
 event loop.
 
-The loop: take all inputs (messages, proposals, connections), run a turn of the node, flush the
-journal in a worker thread if the turn changed it, and only then send the messages of the turn.
-Inputs during the flush wait for the next turn; the event loop itself never waits for the disk.
-Proposals that arrive together share one flush.
+The loop takes all inputs (messages, proposals, connections) and runs a turn of the node. If the
+turn changed the journal, a worker thread flushes it. Only then the service sends the messages of
+the turn. Inputs during the flush wait for the next turn; the event loop itself never waits for the
+disk. Proposals that arrive together share one flush.
 
 A failure has one of four results. Malformed bytes of a peer close its connection. A journal that
 cannot be written stops the node: StorageError leaves `run`, and the write is never retried. A
-machine or a quorum that breaks its rules stops the node, too. A disk without space, its reserve
-used up, makes the turn wait until there is some: to all other nodes that is a slow disk, since no
-message of the turn was sent.
+machine or a quorum that breaks its rules stops the node, too. If the disk and its reserve are full,
+the turn waits for free space. No message of the turn was sent, so the other nodes see a slow disk.
 
-Every node takes part: voters, and observers, which follow the log and count for no majority.
+Every node runs this service. Observers replicate the log and do not count towards a majority.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ durable.
 """
 PROPOSAL_TIMEOUT_SECONDS = 10.0
 TRANSFER_SECONDS = 1.0
-"""How long a stopping leader waits for a new leader."""
+"""The maximum time that a stopping leader waits for a new leader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,8 +337,8 @@ class RaftService:
         """Open the journal, and run until `stop` or cancellation. `started` when the files are read
         and valid.
 
-        Raises StorageError if they are not. After `started`, in an ExceptionGroup: StorageError if
-        the journal can no longer be written, QuorumBroken, and exceptions of the machine.
+        Raises StorageError if they are not. After `started`, raises an ExceptionGroup: StorageError
+        if the journal can no longer be written, QuorumBroken, and exceptions of the machine.
         """
         journal = await self._blocking(
             lambda: open_journal(
@@ -424,8 +423,9 @@ class RaftService:
         if not self._credentials.has_secret and self.peer_links.links and not is_loopback(host):
             logger.warning(
                 "the peer listener is open to the network without a cluster secret address=%s:%d"
-                " reason=any machine that reaches it can act as a node of this cluster"
-                " remedy=set cluster_secret or cluster_secret_file in the peers file of every node",
+                " reason='any machine that reaches it can act as a node of this cluster'"
+                " remedy='set cluster_secret or cluster_secret_file in the peers file of every"
+                " node'",
                 host,
                 port,
             )

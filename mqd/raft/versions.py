@@ -9,12 +9,12 @@ finalizes the new version, every node of the cluster must be able to read what a
     version 3    commands: SCRAM credentials, ACLs and client quotas, too (controller/records.py);
                  listeners of brokers (controller/endpoints.py)
 
-A node knows the version from the metadata that it has applied, and from the highest one that it
-ever applied, in its quorum-state: after a restart the log waits to be applied until a leader is
-known. A quorum-state that the release of version 1 wrote names none and means version 1. A node
-that was formatted by this release knows none, and behaves as in the newest one until it has applied
-another: it uses only handshake version 3. The version never decreases, so a downgrade to the
-previous release is impossible.
+A node knows the version from the metadata that it has applied. Its quorum-state has the highest one
+that it ever applied, because after a restart it applies the log only when it knows a leader. A
+quorum-state that the release of version 1 wrote names none and means version 1. A node that was
+formatted by this release knows none. Until it has applied one, it behaves as in the newest one: it
+uses only handshake version 3. The version never decreases, so a downgrade to the previous release
+is impossible.
 """
 
 from __future__ import annotations

@@ -9,12 +9,12 @@ does not vote, become a candidate, or acknowledge entries:
 - All other voters reply that their logs are empty: nothing was ever committed. It becomes a full
   voter in the highest term of the replies. Its vote in that term counts as used, because it may
   have voted.
-- Otherwise it waits for replies from enough intact voters: every majority of which it may have been
-  a member must contain one of them. From then on its term is at least theirs, so it follows no
-  leader that such a majority has replaced. It acknowledges the entries that it then receives. It
-  becomes a full voter once it has every entry that a leader of that term or a later one had
-  committed, the last one from the leader's own term. These include every entry that was committed
-  with its help (Leader Completeness).
+- Otherwise it waits for replies from enough intact voters: one of them must be in every majority
+  that may include this voter. From then on its term is at least theirs, so it follows no leader
+  that such a majority has replaced. It acknowledges the entries that it then receives. It becomes a
+  full voter once it has all entries that a leader of that term, or of a later one, had committed.
+  The last of them must be from the leader's own term. So it has every entry that was committed with
+  its help (Leader Completeness).
 
 A vote from before the loss may still be in flight, to a candidate that no reply mentions. With a
 new vote in that term, two leaders could be elected. So a candidate counts votes only for the
@@ -30,11 +30,11 @@ restored older copy of a disk looks like a disk that never had more entries; no 
 Never restore one voter's metadata directory from a copy: empty it.
 
 "All" and "majority" refer to the voters of the peers file, and to the latest voter set of any reply
-(voters.py), because the peers file may be newer or older than the log. A new node recovers in the
-same way before it becomes a voter, even if it has copied everything as an observer. An observer has
-the entries that *its* leader committed. If the observer is an emptied voter, a majority with its
-vote and acknowledgements may have replaced that leader. With its vote now, entries that this
-majority committed could be lost.
+(voters.py). The peers file may be newer or older than the log. A new node recovers in the same way
+before it becomes a voter, even if it has copied everything as an observer. An observer has the
+entries that *its* leader committed. If the observer is an emptied voter, a majority with its vote
+and acknowledgements may have replaced that leader. With its vote now, entries that this majority
+committed could be lost.
 
 Not covered: a voter that is emptied while the voter set changes. Wait until the change is
 committed.
@@ -82,8 +82,8 @@ class VoterRecovery:
         may_form: bool = True,
         votes_from: float = -inf,
     ) -> None:
-        """`voters`: by the peers file. `may_form`: it never took part with another file.
-        `votes_from`: monotonic seconds before which it does not vote."""
+        """`voters`: by the peers file. `may_form`: whether this node never ran with another peers
+        file. `votes_from`: monotonic seconds before which it does not vote."""
         self._node_id = node_id
         self._others = frozenset(voters) - {node_id}
         self._may_form = may_form
@@ -142,7 +142,7 @@ class VoterRecovery:
         return max((reply.term for reply in self._replies.values()), default=0)
 
     def waits_for(self) -> str:
-        """What it waits for, for the operator."""
+        """The reason why it waits, for the operator."""
         replies = self._replies
         lost = {node_id for node_id, reply in replies.items() if not reply.intact}
         voters = self._latest_voters()

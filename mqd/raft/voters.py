@@ -2,8 +2,8 @@
 dissertation, 4.1). Pure.
 
 The current voter set is in the log, not in the peers file. A configuration entry contains an epoch
-and all voters. A node uses the latest one in its log from its append on, committed or not; if the
-entry is truncated, it uses the one before. Snapshots contain the set, too. The peers file is the
+and all voters. A node uses the latest one in its log from its append on, committed or not. If the
+entry is truncated, it uses the previous one. Snapshots contain the set, too. The peers file is the
 operator's goal. The leader changes the set towards it, by one voter at a time:
 
     file of most nodes: {1, 2, 3, 4}      log: epoch 1 {1, 2, 3}      ->  the leader appends epoch 2
@@ -11,15 +11,14 @@ operator's goal. The leader changes the set towards it, by one voter at a time:
 
 Safety: if two sets differ by one voter, any majority of one set and any majority of the other have
 a node in common. So the leader appends a set only if (`next_set`)
-- the set before is committed, and so is an entry of the leader's own term (Ongaro's correction of
-  2015): of two leaders, the later one then knows the last set that the earlier one may have
-  committed;
-- it differs from the set before by one voter.
-A node whose peers file differs more, or is outdated, does no harm: its votes count by the log. The
-same is true for a node that missed several changes.
+- the previous set is committed, and so is an entry of the leader's own term. Then the later of two
+  leaders knows the last set that the earlier one may have committed (Ongaro's correction of 2015);
+- it differs from the previous set by one voter. A node whose peers file differs more, or is
+  outdated, does no harm: its votes count by the log. The same is true for a node that missed
+  several changes.
 
 The other conditions of `next_set` keep the cluster available, and are not needed for safety. A
-majority of the old and of the new set runs with the same file, so that the next leader does not
+majority of the old set and one of the new set run with the same file. So the next leader does not
 revert a change in the middle of a rolling restart. A new voter has the leader's log. A leader does
 not remove itself: it first transfers its leadership.
 
@@ -39,7 +38,7 @@ mistake can cause, before they reduce availability:
 - files that differ by more than one voter;
 - different files before epoch 1;
 - a voter in the other node's file that its own file does not name as a voter;
-- a voter in the log with an empty log that its own file does not name as a voter: it would
+- a voter in the log whose own log is empty, and whose file does not name it as a voter. It would
   acknowledge entries without the rules of voter_recovery.py.
 """
 

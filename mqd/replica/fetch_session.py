@@ -2,12 +2,12 @@
 that each request names only the partitions that changed.
 
 Pure. A session belongs to one client, whose requests carry increasing epochs. The response to an
-incremental fetch names only partitions with news. The number of sessions is bounded. A new session
+incremental fetch names only changed partitions. The number of sessions is bounded. A new session
 replaces the least recently used one if that was idle for two minutes. Otherwise the new client
 fetches without a session, which only costs bytes.
 
 Followers have separate sessions, one for each node. Such a session holds all partitions that the
-node follows here, and few of them have news at a time. So each partition reports its news to the
+node follows here, and few of them change at a time. So each partition reports its changes to the
 session (`PartitionWatch.note`), and a fetch looks only at those partitions.
 """
 
@@ -104,7 +104,7 @@ class FetchSessions:
         now: float,
     ) -> tuple[FetchSession | None, list[CachedPartition], bool]:
         """The session of a fetch that names and forgets these partitions, all partitions that it
-        wants, and whether the response may omit partitions without news.
+        wants, and whether the response may omit unchanged partitions.
 
         Raises MqError with FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or
         FETCH_SESSION_TOPIC_ID_ERROR.
@@ -197,7 +197,7 @@ def _too_many() -> MqError:
 
 
 class PartitionWatch(CachedPartition):
-    """One partition of a follower's session, to which the partition reports its news."""
+    """One partition of a follower's session, to which the partition reports its changes."""
 
     __slots__ = ("session", "watched")
 
@@ -207,7 +207,7 @@ class PartitionWatch(CachedPartition):
         super().__init__(topic, requested)
         self.session = session
         self.watched: WatchedPartition | None = None
-        """The partition that reports its news here. None while this node does not have it."""
+        """The partition that reports its changes here. None while this node does not have it."""
 
     def watch(self, partition: WatchedPartition) -> None:
         if self.watched is not partition:
@@ -264,7 +264,7 @@ class FollowerSession:
         self.partitions: dict[tuple[TopicKey, int], PartitionWatch] = {}
         self.news: dict[PartitionWatch, None] = {}
         """The partitions that the next response considers, in the order in which they reported
-        news. A partition that got bytes moves to the end, because the follower names it again.
+        changes. A partition that got bytes moves to the end, because the follower names it again.
         """
         self.waiter: FetchWaiter | None = None
         """The fetch that is parked or being planned."""

@@ -7,7 +7,7 @@ that a replica that catches up does not delay the clients of this node.
 
 A fetch without new records is parked at the leader for up to `replica.fetch.wait.max.ms`. If this
 node has something else to fetch meanwhile (a new partition, or the end of a pause), it sends an
-ApiVersions request: the next request of a connection frees its parked fetch.
+ApiVersions request. The next request of a connection ends its parked fetch.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ logger = logging.getLogger(__name__)
 STRETCH_SECONDS = 0.005
 """The longest stretch of appends without an await."""
 SYNC_SECONDS_MAX = 0.05
-"""How long a fetch waits for a sync of its partitions. After that, it omits those that
-are not durable.
+"""The time that a fetch waits for a sync of its partitions. After that, it omits those that are not
+durable.
 """
 FIRST_PAUSE_SECONDS = 0.02
 """The pause before the third attempt to connect; the second one follows at once.
@@ -69,7 +69,7 @@ class _Fetcher:
         self.in_flight = False
         """Whether a fetch waits for its response."""
         self.requests = 0
-        """How many fetches were sent."""
+        """The number of sent fetches."""
         self.last_request_at = 0.0
         self.changed = trio.Event()
         """Set, and replaced by a new one, when the next request changes."""
@@ -94,8 +94,8 @@ class Fetchers:
         connect: Callable[[NodeId], Awaitable[Line]],
         broker_epoch: Callable[[], int],
     ) -> None:
-        """`connect` returns a new, authenticated connection to the peer listener of a node. OSError
-        if it cannot connect. `broker_epoch`: of this node's registration, so that the
+        """`connect` returns a new, authenticated connection to the peer listener of a node. Raises
+        OSError if it cannot connect. `broker_epoch`: of this node's registration, so that the
         leader can fence earlier ones (KIP-903).
         """
         self._node_id = node_id
@@ -110,7 +110,7 @@ class Fetchers:
         self._leader_of: dict[TopicPartition, NodeId] = {}
         self._has_idle_fetcher = trio.Event()
         self.resets = 0
-        """How many logs were reset: the simulation checks that its seeds reach this."""
+        """The number of logs that were reset: the simulation checks that its seeds reach this."""
 
     def follow(self, partition: Partition) -> None:
         """Fetch this partition from its leader in its leader epoch, beginning at its log end."""

@@ -8,11 +8,11 @@ Fetches use an incremental session (KIP-227): a request names the partitions who
 since they were last named. A partition that cannot be fetched now is removed from the session.
 
 A log is truncated by leader epochs only (KIP-101, KIP-279; within Fetch: KIP-595; I23). Each
-request contains the leader epoch of the last record. If the leader's log does not contain that
-epoch, or ends it earlier, the response has the largest epoch of the leader that is not larger, with
-its end offset. The follower truncates to the smaller end of that epoch in the two logs, and fetches
-again. This repeats, epoch by epoch, until the logs agree. The high watermark does not matter here:
-a follower's may be below or above the offset at which the logs diverge.
+request contains the leader epoch of the last record. The leader's log may lack that epoch, or end
+it earlier. Then the response has the leader's largest epoch that is not larger, with its end
+offset. The follower truncates to the smaller end of that epoch in the two logs, and fetches again.
+This repeats, epoch by epoch, until the logs agree. The high watermark does not matter here: a
+follower's may be below or above the offset at which the logs diverge.
 
 A response changes a partition only if it was followed in the same leader epoch since the request
 (I24). At most one request is in flight, so the positions of a response are those of the logs.
@@ -281,7 +281,7 @@ class Follower:
     def on_response(self, response: FetchedTopics, now: float) -> list[Action]:
         """The actions for the partitions of a response.
 
-        MqError if the leader rejected the whole request.
+        Raises MqError if the leader rejected the whole request.
         """
         if response.error_code:
             self.disconnected()

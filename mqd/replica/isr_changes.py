@@ -1,4 +1,4 @@
-"""The ISRs of the partitions that this node leads: followers fetch, fall behind and return, and one
+"""The ISRs of the partitions that this node leads. Followers fetch, fall behind and return. One
 task proposes the changes to the controller, many partitions in a request.
 """
 

@@ -1,4 +1,4 @@
-"""The followers of a partition, on its leader: the high watermark waits for some of them, some may
+"""The followers of a partition, on its leader. The high watermark waits for some of them, some may
 join the ISR, and others must leave it. Pure.
 """
 
@@ -112,7 +112,8 @@ class IsrMembership:
     # -- fetches and writes ------------------------------------------------------------------------
 
     def before_write(self) -> None:
-        """Call it before the first append of a turn: it notes the followers at the log end."""
+        """Call it before the first append of a turn: it records which followers are at the log
+        end."""
         for follower in self.followers.values():
             follower.before_write(self._log.written_end_offset)
 

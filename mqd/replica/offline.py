@@ -42,7 +42,7 @@ class OfflineReplicas:
         if isinstance(error, MqError):
             # A fenced log stays fenced, so other replicas must lead.
             if self._node_id in assignment.isr:
-                # The controller does not know of the loss, or does not know any more.
+                # The controller does not know of the loss, or no longer knows of it.
                 self._reported.discard(topic_partition)
             self._report(assignment)
         else:

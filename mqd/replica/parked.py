@@ -1,7 +1,7 @@
 """The parked requests of all partitions of a node: what wakes, rejects or expires them.
 
 A produce request waits for the high watermark, or for an fdatasync. A consumer's fetch waits for
-bytes. A follower's fetch waits for news in any partition of its session. Pure; the timer is in
+bytes. A follower's fetch waits for a change of any partition of its session. Pure; the timer is in
 service.py.
 """
 
@@ -99,8 +99,8 @@ class ParkedRequests:
 
     @staticmethod
     def wake_followers(partitions: Sequence[Partition]) -> None:
-        """These partitions have news: send the responses to the followers' parked fetches. Each
-        follower gets one response with all of the news.
+        """These partitions have changed: send the responses to the followers' parked fetches. Each
+        follower gets one response with all of the changes.
         """
         sessions = dict.fromkeys(
             watch.note() for partition in partitions for watch in partition.watches

@@ -7,10 +7,10 @@ Invariants (docs/INVARIANTS.md):
 - log start <= high watermark <= log end.                                  (I4)
 - The high watermark does not decrease while this node leads. While it follows, the high watermark
   decreases only if its log is truncated. (I5)
-- It increases only if the in-sync replicas are at least the effective minimum, and if no replica
-  outside of the ISR is eligible to lead (the ELR, KIP-966). It never passes the log end of a member
-  of the maximal ISR (isr.py). With `flush.before.ack`, it never passes what they have on stable
-  storage. (I22)
+- It increases only if the in-sync replicas are at least the effective minimum, and if no other
+  replica may lead (the ELR, KIP-966, is empty). It never passes the log end of a member of the
+  maximal ISR (isr.py). With `flush.before.ack`, it never passes what they have on stable storage.
+  (I22)
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MORE_THAN_ANY_FETCH = 1 << 62
 
 
 class FollowerFetchResult(NamedTuple):
-    """The changes by a follower's fetch."""
+    """The effects of a follower's fetch."""
 
     high_watermark_moved: bool
     proposal: IsrChange | None
@@ -127,8 +127,8 @@ class Partition:
         from run to run.
         """
         self.watches: dict[PartitionWatch, None] = {}
-        """The fetch sessions of followers that contain this partition: each change here is news
-        for them.
+        """The fetch sessions of followers that contain this partition. Each change here is reported
+        to them.
         """
         self.touched = False
         """Whether the current turn has appended here."""
@@ -140,7 +140,7 @@ class Partition:
         """The last stable offset when a fetch was last planned, or parked fetches were last woken.
         """
         self.lso_below_high_watermark = False
-        """Whether it was below the high watermark at that time."""
+        """Whether `planned_stable_offset` was below the high watermark when it was taken."""
 
     def __repr__(self) -> str:
         role = "leader" if self.is_leader else "not leader"

@@ -37,8 +37,8 @@ class ReplicaPorts:
     or truncate it. Idempotent.
     """
     on_offline: Callable[[UUID, int], None] = lambda topic_id, partition: None
-    """Called with the topic id and the index of a partition whose log on this node cannot be used:
-    once, until the log was opened again.
+    """Called once with the topic id and the index of a partition whose log on this node cannot be
+    used. Called again only after the log was opened again.
     """
     on_role_changed: Callable[[Partition], None] = lambda partition: None
     """Called when this node begins or ends to lead a partition, or its leader epoch changes. The

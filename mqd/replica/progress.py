@@ -1,9 +1,9 @@
 """The state of one follower, as its leader knows it from the follower's fetches. Pure.
 
-A fetch acknowledges all records below its offset. Nothing is known of the time since the fetch
-before. So the time at which a follower was last caught up is the time of a fetch from the leader's
-log end. If producers write without a pause, it is the time of the previous fetch, if this fetch
-reaches the log end of that time (Kafka's `Replica.updateFetchState`).
+A fetch acknowledges all records below its offset. The leader does not know the state between two
+fetches. So the time at which a follower was last caught up is the time of a fetch from the leader's
+log end. With constant writes, if this fetch reaches the log end of the previous fetch, it is the
+time of that fetch (Kafka's `Replica.updateFetchState`).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def append_seal_nowait(
     transaction has records here.
 
     `append`: `ReplicaService.append_nowait`. The partition is sealed when everything below the
-    returned offset is committed. MqError as `append` with acks=-1, and those of
+    returned offset is committed. Raises MqError as `append` with acks=-1 does, and those of
     `Producers.may_seal`.
     """
     partition.check_append(-1)

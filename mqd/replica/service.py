@@ -187,14 +187,14 @@ class ReplicaService:
 
     def delete_records(self, partition: Partition, offset: Offset) -> None:
         """Move the log start of a partition that this node leads to `offset`, and wake its
-        followers. MqError as `LogService.delete_records`.
+        followers. Raises MqError as `LogService.delete_records` does.
         """
         self.logs.delete_records(partition.log, offset)
         self.parked.wake_followers([partition])
 
     def follower_advanced(self, partition: Partition) -> None:
-        """This node follows, and `Partition.follower_progress` had news: take the log start of the
-        leader, and wake the consumers that read here.
+        """This node follows, and `Partition.follower_progress` has changed: take the log start of
+        the leader, and wake the consumers that read here.
         """
         log = partition.log
         if partition.leader_log_start_offset > log.log_start_offset:

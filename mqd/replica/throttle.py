@@ -1,10 +1,10 @@
 """Replication throttles: the bound and the measured rate of one side, as in Apache Kafka (KIP-73).
 Pure: `now` is in seconds.
 
-The rate is the number of bytes in the last `WINDOWS` windows of `WINDOW_SECONDS`, divided by the
-time since the oldest window began (at least one window). While it is above the bound, no more bytes
-are fetched or sent. Bytes are counted after they were transferred, so one response may exceed the
-bound, and a longer pause follows.
+The rate is bytes divided by time. The bytes are those of the last `WINDOWS` windows of
+`WINDOW_SECONDS`. The time is that since the oldest window began (at least one window). While it is
+above the bound, no more bytes are fetched or sent. Bytes are counted after they were transferred,
+so one response may exceed the bound, and a longer pause follows.
 
 A node has two throttles. `leader.replication.throttled.rate` bounds the bytes that it sends to
 followers that are not in sync. `follower.replication.throttled.rate` bounds the bytes that it
@@ -33,7 +33,7 @@ def throttled_partitions(entries: Iterable[str], node_id: NodeId) -> frozenset[i
     """The partitions whose replica on `node_id` is in a list of `partition:node` entries.
     EVERY_PARTITION for `*`.
 
-    ValueError for any other entry.
+    Raises ValueError for any other entry.
     """
     partitions = set()
     for entry in entries:

@@ -3,8 +3,7 @@
 In a turn, handlers call `append_nowait` any number of times, and pass their tickets to
 `wait_committed`. Then `end_of_turn` writes all queued batches, with one vectored write for each
 log. It moves the high watermarks, and releases the requests that waited for that. There is no await
-between an append and the end of its turn, so no other task ever sees a record that is not written
-(I2).
+between an append and the end of its turn, so no other task sees an unwritten record (I2).
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ the response, and the index of its row among them.
 The offset: the batch waits until the high watermark reaches it. `WRITE_ONLY`: it waits for nothing.
 Less than that (`until_durable`): it waits for this replica's fdatasync, and for no follower.
 
-A plain tuple, unpacked into names where it is read: there is one for each batch, and a NamedTuple
+A plain tuple, unpacked into names where it is read. There is one for each batch, and a NamedTuple
 takes 400 ns instead of 30 ns to create.
 """
 WRITE_ONLY: Offset = -1
@@ -52,7 +52,7 @@ class ProduceTicket(ABC, Generic[PartitionT]):
         self.appends: list[Append[PartitionT]] = []
         """The batches of this request."""
         self.waiting = 0
-        """How many of `appends` are neither committed nor refused."""
+        """The number of `appends` that are neither committed nor refused."""
         self.freed = False
         self.deadline = 0.0
 
@@ -152,7 +152,7 @@ class Waits(Protocol):
 
     deadline: float
     freed: bool
-    """Whether it needs no deadline any more."""
+    """Whether it no longer needs a deadline."""
 
 
 WaiterT = TypeVar("WaiterT", bound=Waits)

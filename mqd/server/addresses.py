@@ -1,8 +1,8 @@
 """Client connections by address, and the connection to close when the limit is reached. Pure.
 
-One address must not lock out all others. At the limit, a new connection replaces the longest idle
-connection of the address with the most connections, unless its own address has about as many. So a
-flood from one address takes places only from that address.
+One address must not lock out all others. At the limit, a new connection replaces one of the address
+with the most connections: the longest idle one. It is refused if its own address has about as many.
+So a flood from one address takes places only from that address.
 
 A new connection costs O(log n): a flood does not cause walks over all connections. Each address has
 a heap of its connections, by `last_active` at the time of the entry. A connection that was active
@@ -17,7 +17,7 @@ from itertools import count
 from typing import Generic, Protocol, TypeVar
 
 _MARGIN = 2
-"""How many connections more an address must have than the one that gets its place."""
+"""An address must have this many connections more than the one that gets its place."""
 _CLOSED_ENTRIES_MAX = 64
 """Entries of closed connections in a heap, beyond one for each open connection."""
 
@@ -42,7 +42,7 @@ class Addresses(Generic[ActiveT]):
         self._arrivals = count()
 
     def __getitem__(self, address: str) -> int:
-        """How many connections an address has."""
+        """The number of connections of an address."""
         found = self._by_address.get(address)
         return 0 if found is None else found.size
 

@@ -2,7 +2,7 @@
 core it stops the node.
 
 A core that fails halfway may have broken an invariant: its later results cannot be trusted. A
-handler has no state of its own, so it is enough to close the connection that sent the request.
+handler has no state, so it is enough to close the connection that sent the request.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 the order of the requests.
 
 No task belongs to a connection. The poller calls `on_ready`. A request that finishes later (after a
-commit, or in a task) completes its `Slot`, and the connection sends the responses that are ready,
-from the front of its queue. Everything here runs on the event loop's thread and never waits.
+commit, or in a task) completes its `Slot`. The connection sends the responses that are ready, from
+the front of its queue. Everything here runs on the event loop's thread and never waits.
 
 Invariants:
 - Responses are sent in the order of their requests, each once (I9).
@@ -53,8 +53,8 @@ _SMALL_RECEIVE_BYTES = 16 * KIB
 the buffer of the frame, so the receive is small.
 """
 RESUME = 0
-"""A value for `on_ready` in place of events: the connection used up its slice of an earlier turn,
-and gets a new slice in this turn.
+"""A value for `on_ready` in place of events. The connection used its whole slice in an earlier
+turn, and gets a new slice in this turn.
 """
 
 
@@ -343,7 +343,7 @@ class Connection:
             self._watch(self._events | READABLE)
 
     def resume(self) -> None:
-        """Nothing holds the connection any more: handle the kept frames, then receive. The caller
+        """Nothing refers to the connection now: handle the kept frames, then receive. The caller
         ends the turn.
         """
         if not self.open:

@@ -1,7 +1,9 @@
-"""The memory of all connections of a node: who waits for it, and which connection is closed for it.
+"""The memory of all connections of a node: which connections wait for memory, and which are closed
+to free it.
 
 Clients and nodes of the cluster have pools of their own (memory.py). A connection that needs more
-for a request is not read until there is room. Where none becomes free, another one is closed.
+for a request is not read until there is room. If no memory becomes free, the node closes another
+connection.
 """
 
 from __future__ import annotations
@@ -104,8 +106,8 @@ class ConnectionMemory:
                     pool.grant(now)
 
     def evict_slow_readers(self, now: float) -> None:
-        """Close connections that do not take their responses: those that stall, and the
-        greediest while all together hold too much.
+        """Close connections that do not read their responses: stalled ones, and the largest ones
+        while the pool is over its limit.
         """
         for connection in list(self._connections):
             queue = connection.send_queue

@@ -1,4 +1,4 @@
-"""What a connection needs of the rest of the server.
+"""The parts of the server that a connection needs.
 
 The protocols are generic in the connection: its class imports them.
 """

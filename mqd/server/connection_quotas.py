@@ -134,7 +134,7 @@ class ConnectionQuotas:
             self._crowd_warned_at = now
             logger.warning(
                 "too many connections without a handshake, closing the oldest peer=%s count=%d "
-                "remedy=allow only the nodes of the cluster to reach this port",
+                "remedy='allow only the nodes of the cluster to reach this port'",
                 oldest.peer,
                 len(self.unauthenticated),
             )
@@ -157,8 +157,8 @@ class ConnectionQuotas:
             return f"{count} connections are open and max.connections allows no more"
         self.evicted += 1
         logger.warning(
-            "closing a connection peer=%s reason=max.connections is reached, its address has "
-            "the most connections (%d), and this one is idle the longest: its place goes to %s",
+            "closing a connection peer=%s reason='max.connections is reached, its address has "
+            "the most connections, and this one is idle the longest' of_address=%d replaced_by=%s",
             idle.peer,
             self._clients[_address(idle.sock)],
             sock.peer,

@@ -3,8 +3,9 @@ last stable offset.
 
 A record is served once it is below the high watermark, never before (I2). A response with
 `read_committed` lists the aborted transactions among its records, with their first offsets. From
-v11 on consumers may read from any replica, up to the high watermark that it knows; a leader sends
-them to a replica in their rack if `replica.selector.class` is rack-aware (KIP-392). ◆ hot path.
+v11 on consumers may read from any replica, up to the high watermark that it knows. A leader
+redirects them to a replica in their rack if `replica.selector.class` is rack-aware (KIP-392). ◆ hot
+path.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ from mqd.server.context import Node
 from mqd.server.fetch_run import (
     BY_ID_FROM_VERSION,
     READ_COMMITTED,
+    FetchPlan,
     FetchRun,
     PendingFetch,
-    Plan,
     Response,
     reject,
 )
@@ -76,7 +77,7 @@ class PendingConsumerFetch(PendingFetch):
     wanted: list[CachedPartition]
     """All partitions of the session, or of the request."""
     incremental: bool
-    """Whether the response omits partitions without news."""
+    """Whether the response omits unchanged partitions."""
 
 
 class ConsumerFetch:
@@ -140,7 +141,7 @@ class ConsumerFetch:
     def plan(
         self,
         pending: PendingConsumerFetch,
-        plan: Plan[CachedPartition],
+        plan: FetchPlan[CachedPartition],
         items: list[CachedPartition],
         waiter: FetchWaiter | None,
     ) -> None:

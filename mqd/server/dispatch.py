@@ -9,12 +9,12 @@ that it created.
 
 A request in an unsupported version closes its connection, as in Apache Kafka. ApiVersions is the
 exception: its response names the supported versions. A request that the listener does not serve
-closes the connection too: requests between nodes on the client listener; Produce and consumer
-fetches on the peer listener, where no epoch would fence them.
+closes the connection too. The client listener serves no requests between nodes. The peer listener
+serves no Produce and no consumer fetches, which no epoch would fence there.
 
 A node without contact to the controller closes a client's connection after its Metadata response,
 which names no leaders. Otherwise librdkafka, which requests metadata from any connected node, would
-request it only from this one. A client that reconnects may stay longer each time: the whole cluster
+request it only from this one. A client that reconnects may stay longer each time. The whole cluster
 may be without leaders, and clients increase their back-off after each lost connection
 (`reconnect.backoff.max.ms`).
 """
@@ -64,7 +64,7 @@ SASL_HANDSHAKE = 17
 API_VERSIONS = 18
 
 _RECONNECTED_SECONDS_MIN = 1.0
-"""How long a client that connects to a node without contact may stay, at least."""
+"""The minimum time that a client may stay if it connects to a node without contact."""
 
 _COUNTED_BYTES = 256 * KIB
 """The bytes of a response that are reserved in one step while it is encoded."""
@@ -165,7 +165,7 @@ class Dispatcher:
 
     @staticmethod
     def _skip_header_tags(view: memoryview, start: int, end: int) -> int:
-        """Where the body begins, when there may be tagged fields before it."""
+        """The position of the body, if there may be tagged fields before it."""
         return start + decode_request_header(view[start:end]).body_position
 
     # -- everything but Produce and Fetch ----------------------------------------------------------

@@ -2,14 +2,14 @@
 
 A run reads each partition of the fetch (the plan). It sends the response if the plan has
 `min_bytes`, an error, or no time left. Otherwise it parks the fetch. New records, the deadline, or
-another request on the connection wake the fetch, and it is planned once more.
+another request on the connection wake the fetch, and it is planned again.
 
 A task plans and encodes a fetch of many partitions in slices. Later requests of the connection wait
 while the fetch is planned, but not while it is parked. Its waiter exists before the plan reads the
 first partition, so the waiter misses no records.
 
-A `Kind` decides which partitions a fetch reads and which rows its response contains. The two kinds
-are in `consumer_fetch.py` and `follower_fetch.py`. ◆ hot path.
+A `FetchKind` decides which partitions a fetch reads and which rows its response contains. The two
+kinds are in `consumer_fetch.py` and `follower_fetch.py`. ◆ hot path.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ PendingT_contra = TypeVar("PendingT_contra", bound=PendingFetch, contravariant=T
 ItemT = TypeVar("ItemT")
 
 
-class Plan(Generic[ItemT]):
-    """What a fetch has found in the partitions that it has read so far."""
+class FetchPlan(Generic[ItemT]):
+    """The result of a fetch for the partitions that it has read so far."""
 
     __slots__ = ("partitions", "rows", "size", "urgent")
 
@@ -105,8 +105,8 @@ class Response:
         """The number of partitions that this node does not know."""
 
 
-class Kind(Protocol[PendingT_contra, ItemT]):
-    """What differs between the fetches of consumers and of followers."""
+class FetchKind(Protocol[PendingT_contra, ItemT]):
+    """The differences between fetches of consumers and of followers."""
 
     slice_items: int
     """The number of partitions that a plan reads in one slice of 2 ms."""
@@ -122,7 +122,7 @@ class Kind(Protocol[PendingT_contra, ItemT]):
     def plan(
         self,
         pending: PendingT_contra,
-        plan: Plan[ItemT],
+        plan: FetchPlan[ItemT],
         items: list[ItemT],
         waiter: FetchWaiter | None,
     ) -> None:
@@ -153,19 +153,19 @@ class Kind(Protocol[PendingT_contra, ItemT]):
 class FetchRun(Generic[PendingT, ItemT]):
     """Plans fetches of one kind, parks and wakes them, and sends the responses."""
 
-    def __init__(self, node: Node, tasks: FetchTasks, kind: Kind[PendingT, ItemT]) -> None:
+    def __init__(self, node: Node, tasks: FetchTasks, kind: FetchKind[PendingT, ItemT]) -> None:
         self._node = node
         self._tasks = tasks
         self._kind = kind
 
     def run(self, pending: PendingT, *, may_wait: bool) -> None:
-        """Plan, then park or send the response; in a task if there are many partitions."""
+        """FetchPlan, then park or send the response; in a task if there are many partitions."""
         kind, connection = self._kind, pending.slot.connection
         items = kind.items(pending)
         if len(items) > DECODED_AT_ONCE_ROWS:
             self._tasks.start(connection, partial(self.run_in_slices, pending, may_wait=may_wait))
             return
-        plan: Plan[ItemT] = Plan()
+        plan: FetchPlan[ItemT] = FetchPlan()
         kind.plan(pending, plan, items, None)
         request = pending.request
         if may_wait and not plan.urgent and plan.size < request.min_bytes and connection.open:
@@ -254,7 +254,7 @@ class FetchRun(Generic[PendingT, ItemT]):
 
     def _planning(
         self, pending: PendingT, before: FetchWaiter | None, waiter: FetchWaiter | None
-    ) -> Slices[Plan[ItemT]]:
+    ) -> Slices[FetchPlan[ItemT]]:
         """The plan of the fetch. `before` leaves its partitions first. From then on, changes of the
         partitions may wake `waiter`.
         """
@@ -263,7 +263,7 @@ class FetchRun(Generic[PendingT, ItemT]):
             yield from before.leaving()
         if waiter is not None:
             kind.wait(pending, waiter)
-        plan: Plan[ItemT] = Plan()
+        plan: FetchPlan[ItemT] = FetchPlan()
         items = kind.items(pending)
         for first in range(0, len(items) or 1, kind.slice_items):
             if first:

@@ -1,15 +1,15 @@
-"""Fetch as followers send it, on the peer listener: fenced by the sender, the leader epoch and the
-broker epoch, and read up to the log end offset.
+"""Fetch as followers send it, on the peer listener. The sender, the leader epoch and the broker
+epoch fence it. It reads up to the log end offset.
 
 A follower's fetch acknowledges all records below its fetch offset. It moves the high watermark, and
 produce requests that wait for that get their responses in the same turn. A fetch that finds nothing
 waits until records are written, not until they are committed. A new high watermark is sent with the
 next response, or at once where consumers read from followers (KIP-392).
 
-A plan reads only partitions with news (replica/fetch_session.py): if one of a follower's ten
-thousand partitions is written, its fetch costs as much as that of one partition. A large fetch
-fences each partition in the slice that reads it. Records that come behind the plan are news for the
-next fetch. ◆ hot path.
+A plan reads only changed partitions (replica/fetch_session.py). If one of a follower's ten thousand
+partitions is written, its fetch costs as much as that of one partition. A large fetch fences each
+partition in the slice that reads it. The next fetch reads records that arrive after the plan. ◆ hot
+path.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from mqd.replica.waiters import FetchWaiter
 from mqd.server.context import Node
 from mqd.server.fetch_run import (
     BY_ID_FROM_VERSION,
+    FetchPlan,
     FetchRun,
     PendingFetch,
-    Plan,
     Response,
     reject,
 )
@@ -163,7 +163,7 @@ class FollowerFetch:
     def plan(
         self,
         pending: PendingFollowerFetch,
-        plan: Plan[PartitionWatch],
+        plan: FetchPlan[PartitionWatch],
         items: list[PartitionWatch],
         waiter: FetchWaiter | None,
     ) -> None:
@@ -214,8 +214,8 @@ class FollowerFetch:
         plan.size, plan.urgent = size, urgent or not session.open
 
     def _is_urgent(self, followed: PartitionWatch, row: FetchRow) -> bool:
-        """Whether news without records is sent at once: the first response about a partition, a new
-        log start offset, and a new high watermark if consumers read from followers.
+        """Whether changes without records are sent at once: the first response about a partition, a
+        new log start offset, and a new high watermark if consumers read from followers.
         """
         if followed.last_sent is None or self._replica.parked.consumers_read_from_followers:
             return True
@@ -336,7 +336,7 @@ class FollowerFetch:
             self._damage_logged_at = now
             logger.error(
                 "followers cannot fetch a damaged partition, and no other replica is in sync "
-                "partition=%s reason=%s remedy=restore it from a backup",
+                "partition=%s reason=%s remedy='restore it from a backup'",
                 log.topic_partition,
                 reason,
             )
@@ -378,9 +378,9 @@ class FollowerFetch:
     def _row_sent(
         self, pending: PendingFollowerFetch, followed: PartitionWatch, row: FetchRow
     ) -> None:
-        """Remove a partition from the news, and count throttled bytes. After records or a diverging
-        epoch the follower names the partition again. A partition for which the response had no room
-        stays in the news.
+        """Remove a partition from the changed ones, and count throttled bytes. After records or a
+        diverging epoch the follower names the partition again. A partition for which the response
+        had no room remains a changed one.
         """
         partition = followed.watched
         if not isinstance(partition, Partition):
@@ -403,9 +403,8 @@ class FollowerFetch:
 
 
 def _damage(sent: FileRange, offset: int) -> str:
-    """What is wrong with the first batch of `sent`, which must hold `offset`. Empty if it is
-    intact.
-    """
+    """The error in the first batch of `sent`, which must contain `offset`; empty if it is
+    intact."""
     header = parse_header(sent.file.read_at(sent.position, HEADER_BYTES))
     if header.size > sent.size or header.size < HEADER_BYTES:
         return f"its length is {header.size}"

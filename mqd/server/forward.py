@@ -2,7 +2,7 @@
 controller, and more for `dial`.
 
 Each connection starts with the handshake that the peer requires. If a response is overdue and the
-connection has been silent for a while, it gets no new requests: a cut cable or a stopped process
+connection has been silent for a while, it gets no new requests. A cut cable or a stopped process
 would delay them all. Earlier requests keep waiting.
 """
 
@@ -36,7 +36,7 @@ Authenticate = Callable[[Stream, int], Awaitable[None]]
 class Forwarder:
     """Callable: (node id, API name, version, request) -> response.
 
-    OSError when the node cannot be reached.
+    Raises OSError when the node cannot be reached.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Forwarder:
     async def dial(self, node_id: NodeId) -> Line:
         """Open a connection for the caller, which closes it.
 
-        OSError if that fails.
+        Raises OSError if that fails.
         """
         peer = self._peers.nodes[node_id]
         try:

@@ -1,8 +1,8 @@
-"""The bytes of one connection that are received and not handled yet: an unfinished frame, or frames
-that wait for the response of an earlier request.
+"""The received bytes of one connection that are not handled yet: an unfinished frame, or frames
+that wait for an earlier response.
 
-A buffer grows only as its bytes arrive, so that a declared length alone costs nothing (I14). All
-buffers count in the memory of the listener.
+A buffer grows only as its bytes arrive, so that a declared length alone allocates nothing (I14).
+All buffers count in the memory of the listener.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class FrameBuffer:
 
     @property
     def frame_end(self) -> int:
-        """Where the first frame ends in `buffer`; the end of its length field while that is
+        """The end of the first frame in `buffer`; the end of its length field while that is
         incomplete.
         """
         assert self.buffer is not None
@@ -105,7 +105,7 @@ class FrameBuffer:
 
     @property
     def arrived_bytes(self) -> int:
-        """How much of the unfinished frame has arrived."""
+        """The number of received bytes of the unfinished frame."""
         return self.end - self.start
 
     def seconds_read(self, now: float) -> float | None:
@@ -169,7 +169,7 @@ class FrameBuffer:
             self._progress_at, self._progress_bytes = now, self.arrived_bytes
 
     def room(self, frame_end: int) -> memoryview:
-        """Where to receive the next bytes of the frame that ends at `frame_end`."""
+        """The buffer for the next bytes of the frame that ends at `frame_end`."""
         return self.view[self.end : min(frame_end, len(self.view), self.end + _RECEIVE_BYTES_MAX)]
 
     def next_size(self, frame_bytes: int) -> int:

@@ -15,18 +15,16 @@ from mqd.log.transaction_guard import Guard
 
 
 class Guards:
-    """Invariant: none is both waited on and kept."""
+    """Invariant: a guard is in `_waits` or in `_kept`, never in both."""
 
     def __init__(self) -> None:
         self._waits: dict[Guard, int] = {}
-        """How many requests wait behind it."""
+        """The number of requests that wait for each guard."""
         self._kept: dict[Guard, tuple[Producers, int]] = {}
-        """Where it is, the least recently used first; some were used up by their
-        transactions since.
-        """
+        """Guards without a waiting request, least recently used first. Some are outdated."""
 
     def take(self, guard: Guard) -> None:
-        """One request more waits behind it."""
+        """Another request waits for this guard."""
         self._kept.pop(guard, None)
         self._waits[guard] = self._waits.get(guard, 0) + 1
 

@@ -2,10 +2,10 @@
 `lag_wanted`).
 
 With Apache Kafka, the client queries every leader for the log end offsets. Here the coordinator
-does it, for all groups of a request together: from memory for partitions that it leads, with one
-pair of ListOffsets requests for each other leader. The lag is -1 if the partition has no leader, or
-if its leader does not respond or does not know its high watermark yet. Such a partition does not
-delay the others.
+does it, for all groups of a request together. It reads memory for partitions that it leads, and
+sends each other leader one pair of ListOffsets requests. The lag is -1 if the partition has no
+leader, or if its leader does not respond or does not know its high watermark yet. Such a partition
+does not delay the others.
 """
 
 from __future__ import annotations

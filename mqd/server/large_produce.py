@@ -1,9 +1,8 @@
 """Produce requests of many partitions or bytes, or with a large batch that the broker must inspect
-or compress again: decoded, appended and encoded in slices, in a task.
+or compress again. A task decodes, appends and encodes them in slices.
 
 Later requests of the connection wait until all of the request is appended. Each slice writes what
-it appends, and has a ticket of its own. A large batch is inspected before the slice that appends
-it.
+it appends, and has its own ticket. A large batch is inspected before the slice that appends it.
 """
 
 from __future__ import annotations

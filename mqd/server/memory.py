@@ -22,14 +22,14 @@ from typing import NamedTuple, Protocol
 from mqd.limits import KIB, MIB, SEND_QUEUE_BYTES_MAX, SEND_QUEUE_BYTES_MIN
 
 EVICT_SECONDS = 0.1
-"""A connection has waited for memory for so long before others are closed for it."""
+"""The wait of a connection after which others are closed to free memory."""
 IDLE_FRAME_SECONDS = 0.05
 """A half-received frame is idle if it has received less than PROGRESS_BYTES for so long. Idle
 frames are evicted first, as many as are needed at once.
 """
 PROGRESS_BYTES = 16 * KIB
 BUSY_EVICT_SECONDS = 0.25
-"""Where no frame is idle, a connection has waited for so long before one is closed for it."""
+"""The same wait if no frame is idle."""
 PARKED_ROW_BYTES = 400
 """Memory of one partition of a parked fetch."""
 SMALL_FRAME_BYTES_MAX = 2 * MIB
@@ -73,7 +73,7 @@ class Holder(Protocol):
 
     @property
     def arrived_bytes(self) -> int:
-        """How much of the unfinished frame has arrived."""
+        """The number of received bytes of the unfinished frame."""
         ...
 
     @property
@@ -122,7 +122,7 @@ class RequestPool:
         """Of `bytes`: memory of tasks whose connections have closed. It is free when they end."""
         self._parked = 0
         """Bytes of parked fetches."""
-        self._beyond: Holder | None = None
+        self._over_limit: Holder | None = None
         self._reserved: dict[Holder, int] = {}
         """Small frames that the reserved part has room for, and their bytes."""
         self._granted: dict[Holder, int] = {}
@@ -143,7 +143,7 @@ class RequestPool:
         """Whether `holder` may take `size` more bytes, for a frame of `frame_bytes`. A connection
         that has not waited takes none before those that wait.
         """
-        if self._granted.pop(holder, None) is not None or self._beyond is holder:
+        if self._granted.pop(holder, None) is not None or self._over_limit is holder:
             return True
         small = frame_bytes <= SMALL_FRAME_BYTES_MAX
         if self._small_waiting or (self._waiting and not small):
@@ -156,9 +156,9 @@ class RequestPool:
         if small and self._fits_reserve(size, holder):
             self._reserved[holder] = size
             return True
-        if self._beyond is None:
-            self._beyond = holder
-        return self._beyond is holder
+        if self._over_limit is None:
+            self._over_limit = holder
+        return self._over_limit is holder
 
     def fits(self, size: int) -> bool:
         """Whether there is room for `size` more bytes outside of the reserved part."""
@@ -190,8 +190,8 @@ class RequestPool:
         """Its frame is complete, or dropped."""
         self._reserved.pop(holder, None)
         self._granted.pop(holder, None)
-        if self._beyond is holder:
-            self._beyond = None
+        if self._over_limit is holder:
+            self._over_limit = None
 
     def wait(self, holder: Holder, size: int, frame_bytes: int, now: float) -> None:
         """Wait for room for `size` more bytes of a frame of `frame_bytes`."""

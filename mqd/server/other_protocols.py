@@ -9,7 +9,7 @@ _HTTP_STARTS = frozenset(
 how HTTP/2 begins (RFC 9113).
 """
 _TLS_HANDSHAKE = b"\x16\x03"
-"""How a TLS client begins (RFC 8446)."""
+"""The first bytes of a TLS client (RFC 8446)."""
 
 
 def other_protocol(size: int) -> str | None:

@@ -40,8 +40,8 @@ Apache Kafka.
 
 
 def leading(node: Node, topic: str, index: int, current_leader_epoch: int = NO_EPOCH) -> Partition:
-    """The partition, if this node leads it in the leader epoch that the request names. MqError
-    otherwise.
+    """The partition, if this node leads it in the leader epoch that the request names. Raises
+    MqError otherwise.
     """
     partition = node.replica.get(TopicPartition(topic, index))
     if partition is None:
@@ -102,7 +102,7 @@ def current_leader(
     """(node, leader epoch) for a client that contacted the wrong node (KIP-951), from the partition
     or from the metadata.
 
-    None if there is no leader, or if the result would be this node: it may have lost the
+    None if there is no leader, or if the result would be this node. It may have lost the
     leadership, and does not know the new leader.
     """
     if partition is not None:

@@ -2,7 +2,7 @@
 the same connection.
 
 They use Kafka frames with private API keys, so that one listener, one framing and one set of limits
-serve all. mqd/raft/ defines the bodies (handshake.py, codec.py). Before its handshake, a
+serve all. The bodies are defined in mqd/raft/ (handshake.py, codec.py). Before its handshake, a
 connection may only send ApiVersions (a health check), in few and small frames, and has little time.
 """
 

@@ -93,7 +93,7 @@ class PendingProduce(ProduceTicket[Partition]):
 
 
 class Confirmation:
-    """The verdict of the transaction coordinator on a request, which is then appended."""
+    """The result of the transaction coordinator for a request, which is then appended."""
 
     __slots__ = ("now", "now_ms", "partitions", "pending", "refusals")
 

@@ -44,7 +44,7 @@ class Place:
 
 
 class Places:
-    """How many requests of one listener are carried out in tasks at once: the rows of each
+    """Limits the number of requests of one listener that run in tasks at once: the rows of each
     take megabytes.
 
     Lookups by time have places of their own, and give way to each other: one request may read and

@@ -1,9 +1,9 @@
 """Requests of many rows to a coordinator: each decision is one step of the event loop, so it gets a
 portion of the rows.
 
-A portion is a request of its own, with the same response for each row. A request is not atomic
-across its portions: if one is refused, the earlier ones are done. Kafka's responses have an error
-code for each row, so clients see which rows to repeat.
+A portion is a separate request, with the same response for each row. A request is not atomic across
+its portions: if one is refused, the earlier ones are done. Kafka's responses have an error code for
+each row, so clients see which rows to repeat.
 """
 
 from __future__ import annotations

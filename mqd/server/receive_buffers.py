@@ -13,7 +13,7 @@ _MAPPED_BYTES_MIN = 8 * MIB
 arrive, and grows without a copy. A `bytearray` of 64 MiB takes 40 ms.
 """
 Buffer = bytearray | mmap.mmap
-"""What a connection receives into. A memoryview of it keeps it alive."""
+"""A buffer that connections receive into. A memoryview of it keeps it alive."""
 
 
 def new_buffer(size: int) -> Buffer:

@@ -63,8 +63,8 @@ SERVED = (
     "update_features",
     "write_txn_markers",
 )
-"""What both listeners serve besides Fetch: one module of `handlers/` each, with the name of
-its API. Produce is served to clients only.
+"""The APIs that both listeners serve in addition to Fetch: one module of `handlers/` each, with the
+name of its API. Produce is served to clients only.
 """
 
 SERVED_TO_CLIENTS = ("sasl_authenticate", "sasl_handshake")

@@ -43,7 +43,7 @@ that floods the node must not cost a group its members.
 """
 _SWEEP_SECONDS = 1.0
 _SPARE_SECONDS = 2.0
-"""How long a quiet connection keeps the buffer of a large frame for the next one."""
+"""The time for which a quiet connection keeps the buffer of a large frame for the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class ServerStatistics:
     stalled_connections: int
     """Of these: took no byte of a response for `connections.max.write.stall.ms`."""
     memory_waits: int
-    """How often a connection waited for memory in the middle of a request."""
+    """The number of times that a connection waited for memory in the middle of a request."""
     bugs: int
     """Connections that were closed because of an unexpected exception."""
 
@@ -304,13 +304,13 @@ class Server:
                 is_late = connection.frames.is_late(now, FRAME_RECEIVE_TIMEOUT_MS / 1000)
                 if is_late and not connection.muted_until:
                     logger.warning(
-                        "closing a connection peer=%s reason=a request was not complete in time",
+                        "closing a connection peer=%s reason='a request was not complete in time'",
                         connection.peer,
                     )
                     connection.close()
                 elif connection.is_in_handshake and now - connection.since > HANDSHAKE_SECONDS_MAX:
                     logger.debug(
-                        "closing a connection peer=%s reason=no handshake in time",
+                        "closing a connection peer=%s reason='no handshake in time'",
                         connection.peer,
                     )
                     connection.close()

@@ -2,8 +2,8 @@
 
 A handler returns a coroutine for a request of thousands of rows. It delays only later requests of
 the same connection; its response is encoded in slices too. A handler may also be a generator that
-yields the number of rows since the last yield and returns the response: dispatch.py runs it in one
-step for a small request, and in slices for a large one.
+yields the number of rows since the last yield and returns the response. For a small request
+dispatch.py runs it in one step, for a large one in slices.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Result = TypeVar("Result")
 
 
 _one_at_a_time: trio.lowlevel.RunVar[trio.Lock] = trio.lowlevel.RunVar("slices")
-"""One slice a pass of the event loop, in the order in which they are wanted: many large
-requests hold up others no longer than one.
+"""One slice per pass of the event loop, in the order of the requests. Many large requests delay
+others no longer than one does.
 """
 
 

@@ -1,8 +1,8 @@
 """Connections of the peer listener before the end of their handshake, and the limits on them. Pure.
 
-Two pools, so that a flood does not lock out nodes. One is for addresses of the cluster: those of
-the peers file, and any from which a node has completed a handshake since this process started. If
-it is full, a new connection replaces the oldest once that had `HANDSHAKE_SECONDS_MIN` for its
+Two pools, so that a flood does not lock out nodes. One is for addresses of the cluster. These are
+in the peers file, or a node has completed a handshake from them since this process started. If it
+is full, a new connection replaces the oldest once that had `HANDSHAKE_SECONDS_MIN` for its
 handshake; until then the new one waits.
 
 The other pool is for all other addresses. No address has more than

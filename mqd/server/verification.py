@@ -6,7 +6,7 @@ transaction. Then `read_committed` consumers would never read beyond it. Produce
 version 2 do not register partitions: for them the coordinator adds the partition instead of
 confirming it.
 
-The coordinator's verdict is valid for the guard of its request (log/transaction_guard.py), and only
+The coordinator's result is valid for the guard of its request (log/transaction_guard.py), and only
 if no marker was written in between.
 """
 
@@ -41,7 +41,7 @@ Producer = tuple[int, int]
 
 
 class SupportedOperation(Enum):
-    """What the client's version of Produce or TxnOffsetCommit supports (Kafka:
+    """The features that the client's version of Produce or TxnOffsetCommit supports (Kafka:
     TransactionSupportedOperation).
     """
 
@@ -64,8 +64,8 @@ class SupportedOperation(Enum):
         )
 
 
-class Verdict:
-    """The coordinator's verdict on some partitions."""
+class VerificationResult:
+    """The coordinator's result for some partitions."""
 
     __slots__ = ("_guards", "_producer_id", "refusals")
 
@@ -121,10 +121,10 @@ class Verification:
         producer: Producer,
         wanted: Mapping[Partition, int],
         supported: SupportedOperation,
-    ) -> AsyncIterator[Verdict]:
-        """A context with the coordinator's verdict, which says whether batches with these base
-        sequences may begin the producer's transaction in their partitions. Raises nothing: the
-        verdict is NETWORK_EXCEPTION if the coordinator is unreachable.
+    ) -> AsyncIterator[VerificationResult]:
+        """A context with the coordinator's result: whether batches with these base sequences may
+        begin the producer's transaction in their partitions. Raises nothing: the result is
+        NETWORK_EXCEPTION if the coordinator is unreachable.
 
         A producer that adds partitions need not wait for the markers of its previous transaction.
         So the request is retried for a moment while that transaction is completing
@@ -145,7 +145,7 @@ class Verification:
         wanted: Mapping[Partition, int],
         supported: SupportedOperation,
         held: dict[Guard, Partition],
-    ) -> Verdict:
+    ) -> VerificationResult:
         """`held` gets all guards that this request waits behind."""
         clock, config = self._node.clock, self._node.config
         give_up_at = clock.monotonic() + config.integer(_RETRY_MAX_MS) / 1000
@@ -167,23 +167,23 @@ class Verification:
             if not guards or (
                 supported is not SupportedOperation.ADD_PARTITION and not self.is_enabled
             ):
-                return Verdict({}, producer[0], guards)
+                return VerificationResult({}, producer[0], guards)
             places = {partition.assignment.topic_partition: partition for partition in guards}
             refused = await self._send_request(transactional_id, producer, places, supported)
-            verdict = Verdict(
+            result = VerificationResult(
                 {places[place]: code for place, code in refused.items() if place in places},
                 producer[0],
                 guards,
             )
             requests += 1
             if supported is not SupportedOperation.ADD_PARTITION:
-                return verdict
+                return result
             if ErrorCode.CONCURRENT_TRANSACTIONS in refused.values():
                 if clock.monotonic() >= give_up_at:
-                    return verdict
+                    return result
                 await trio.sleep(config.integer(_RETRY_MS) / 1000)
-            elif not verdict.is_outdated or requests >= _REQUESTS_MAX:
-                return verdict
+            elif not result.is_outdated or requests >= _REQUESTS_MAX:
+                return result
 
     async def _send_request(
         self,
@@ -234,8 +234,8 @@ class Verification:
     async def _send_to_coordinator(
         self, transactional_id: str, request: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """MqError COORDINATOR_NOT_AVAILABLE if the id has no coordinator; OSError if that node is
-        unreachable.
+        """Raises MqError COORDINATOR_NOT_AVAILABLE if the id has no coordinator; OSError if that
+        node is unreachable.
         """
         node = self._node
         found = node.image.partition(
@@ -298,8 +298,8 @@ async def offsets_confirmed(
     """Within this context, the group coordinator may append offsets of this transaction. If the
     group coordinator is on another node, it returns that error itself.
 
-    MqError if the partition is not part of the transaction. COORDINATOR_LOAD_IN_PROGRESS if that is
-    unknown now: clients then retry without a search for another coordinator.
+    Raises MqError if the partition is not part of the transaction. COORDINATOR_LOAD_IN_PROGRESS if
+    that is unknown now: clients then retry without a search for another coordinator.
     """
     partition = node.replica.get(TopicPartition(GROUPS_TOPIC, node.groups.partition_of(group_id)))
     if (
@@ -311,12 +311,12 @@ async def offsets_confirmed(
         return
     async with Verification(node).verified(
         transactional_id, producer, {partition: _NO_SEQUENCE}, supported
-    ) as verdict:
-        for refused in verdict.refusals.values():
+    ) as result:
+        for refused in result.refusals.values():
             raise MqError(
                 ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
                 if refused is ErrorCode.NETWORK_EXCEPTION
                 else refused
             )
-        with verdict.applied():
+        with result.applied():
             yield

@@ -22,11 +22,11 @@ cuts. An hour of virtual time takes seconds:
 
     assert run(survives_a_restart, seed=42) == 1
 
-`run` is `trio.run` with a clock that jumps to the next event, a scheduler whose order the seed
-determines, and a world in which `Cluster` works. `@simulated(seed=42)` does the same for a pytest
-test; `pytest.mark.parametrize` over seeds searches many runs. The same seed gives the same run,
-event by event, with the same `cluster.trace.digest`. The test must be deterministic, too: it draws
-from `cluster.world.random("purpose")`, reads the time from `trio.current_time()` or
+`run` is `trio.run` with a clock that jumps to the next event, and with a world in which `Cluster`
+works. The seed determines the order of its scheduler. `@simulated(seed=42)` does the same for a
+pytest test; `pytest.mark.parametrize` over seeds searches many runs. The same seed gives the same
+run, event by event, with the same `cluster.trace.digest`. The test must be deterministic, too: it
+draws from `cluster.world.random("purpose")`, reads the time from `trio.current_time()` or
 `cluster.clock`, and does not iterate over sets of strings.
 
 Faults of a node: `kill`, `power_cut`, both in the middle of a write, `stop`, `start`, `pause`,

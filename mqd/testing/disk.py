@@ -66,7 +66,7 @@ class MemoryDisk:
         self.syncs = 0
         self.writes = 0
         self._inodes = 0
-        self._fuse: tuple[int, Callable[[], None]] | None = None
+        self._process_end: tuple[int, Callable[[], None]] | None = None
 
     @property
     def trace(self) -> Trace:
@@ -80,7 +80,7 @@ class MemoryDisk:
         self.root.lose_power(self.random)
         self.used = self.root.bytes()
         self.locks.clear()
-        self._fuse = None
+        self._process_end = None
 
     def wipe(self) -> None:
         """Replace it by an empty disk."""
@@ -94,7 +94,7 @@ class MemoryDisk:
         """
         self.root.lose_power(self.random)
         self.used = self.root.bytes()
-        self._fuse = None
+        self._process_end = None
 
     def copy(self) -> Directory:
         """A copy of all its files, for `roll_back`."""
@@ -104,7 +104,7 @@ class MemoryDisk:
         """Replace it by an older copy, while the machine runs. No process may run."""
         self.root = copy.copy()
         self.used = self.root.bytes()
-        self._fuse = None
+        self._process_end = None
 
     def fail_sync(self, where: str = "", times: int = 1) -> None:
         """The next sync of a file whose path contains `where` fails with EIO. The data of this sync
@@ -135,7 +135,7 @@ class MemoryDisk:
         self.faults = PendingFaults()
         self.capacity = CAPACITY_BYTES
         self.slow_by = self.slow_logs_by = 0.0
-        self._fuse = None
+        self._process_end = None
 
     def fill(self, leaving: int = 0) -> None:
         """Leave only this many bytes free."""
@@ -148,11 +148,11 @@ class MemoryDisk:
         """Call `then`, which ends the process, in the middle of a change (write, rename, removal,
         sync): the first one after `after` others.
         """
-        self._fuse = (after, then)
+        self._process_end = (after, then)
 
     def disarm(self) -> None:
         """Cancel `cut_in_write`: the process has ended."""
-        self._fuse = None
+        self._process_end = None
 
     def corrupt(self, path: Path | str, position: int | None = None) -> int:
         """Flip a bit of one byte, at `position` or a random one; returns the position."""
@@ -203,20 +203,20 @@ class MemoryDisk:
         self._inodes += 1
         return Inode(self._inodes)
 
-    def about_to_change(self) -> bool:
+    def count_change(self) -> bool:
         """Count a change; returns whether the process ends in the middle of it."""
         self.writes += 1
-        if self._fuse is None:
+        if self._process_end is None:
             return False
-        after, then = self._fuse
+        after, then = self._process_end
         if after > 0:
-            self._fuse = (after - 1, then)
+            self._process_end = (after - 1, then)
             return False
         return True
 
-    def blow(self) -> None:
-        assert self._fuse is not None
-        then, self._fuse = self._fuse[1], None
+    def end_process(self) -> None:
+        assert self._process_end is not None
+        then, self._process_end = self._process_end[1], None
         threads.call_in_loop(then)
         raise Killed("in the middle of a write")
 

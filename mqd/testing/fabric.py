@@ -2,8 +2,8 @@
 
 Bytes arrive in order on each connection, in pieces of any size, each piece after the link's delay.
 A held link keeps its pieces until it heals, like TCP with its retransmissions. Buffers are bounded:
-a slow reader blocks the other side. A connection ends if a side closes it, the process of a side
-ends, a link breaks it, or a host has lost it in a power cut. A host without power sends nothing.
+a slow reader blocks the other side. A connection ends if a side closes it, if the process of a side
+ends, if a link breaks it, or in a power cut. A host without power sends nothing.
 """
 
 from __future__ import annotations

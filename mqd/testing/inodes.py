@@ -3,7 +3,7 @@
 Reads see every earlier write, also those of a killed process. A power failure keeps everything that
 was synced. In a file, each write since the last sync may be lost, kept, torn at any byte, or
 replaced by zeros. In a directory, each change of an entry since the last sync (create, rename,
-remove) may be lost: a new file is durable only after a sync of its directory.
+remove) may be lost. A new file is durable only after a sync of its directory.
 """
 
 from __future__ import annotations

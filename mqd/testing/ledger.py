@@ -1,10 +1,10 @@
 """Checks the guarantees of transactions against the final logs.
 
-Clients record the writes of each transaction, and its end. *Aborted*: its commit was never
-requested, so none of its records may be visible. *Committed*: its producer got the acknowledgement,
-so all its records must be visible. If the commit was requested and not acknowledged, the outcome is
-unknown: all records or none. Values are unique, so a value identifies its transaction; the value of
-a copy identifies the copied record.
+Clients record the writes of each transaction, and its end. The end *aborted*: its commit was never
+requested, so none of its records may be visible. The end *committed*: its producer got the
+acknowledgement, so all its records must be visible. If the commit was requested and not
+acknowledged, the outcome is unknown: all records or none. Values are unique, so a value identifies
+its transaction; the value of a copy identifies the copied record.
 
 `Ledger.check` compares this with each partition as consumers of both isolation levels read it, and
 the copies with their source. A core: no client, no clock.

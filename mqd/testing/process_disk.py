@@ -25,7 +25,7 @@ ArgumentsT = TypeVarTuple("ArgumentsT")
 
 SPLIT_LIKELIHOOD = 0.25
 """The probability that an offloaded call pauses at some of its disk calls (threads.py). Other calls
-run at one time: at the start of the delay, at its end, or in between.
+run as a whole, at a random moment of the delay.
 """
 
 
@@ -62,9 +62,9 @@ class MemoryFile:
         disk = self._disk
         size = len(data)
         wanted = size
-        is_cut = disk.about_to_change()
+        process_ends = disk.count_change()
         fails = bool(disk.faults.writes) and disk.faults.take(disk.faults.writes, self.path)
-        if is_cut or fails:
+        if process_ends or fails:
             size = disk.random.randrange(size + 1)
         growth = position + size - len(self._inode.data)
         code = errno.EIO
@@ -81,8 +81,8 @@ class MemoryFile:
             self._inode.pending.append((position, data))
             if growth > 0:
                 disk.used += growth
-        if is_cut:
-            disk.blow()
+        if process_ends:
+            disk.end_process()
         if size < wanted or fails:
             raise disk_error(code, self.path)
 
@@ -96,17 +96,17 @@ class MemoryFile:
     def truncate(self, size: int) -> None:
         self._check()
         disk, data = self._disk, self._inode.data
-        is_cut = disk.about_to_change()
-        if is_cut and disk.random.random() < 0.5:
-            disk.blow()
+        process_ends = disk.count_change()
+        if process_ends and disk.random.random() < 0.5:
+            disk.end_process()
         if size < len(data):
             disk.used -= len(data) - size
             del data[size:]
             self._inode.pending.append((size, None))
         elif size > len(data):
             self.write_at(len(data), bytes(size - len(data)))
-        if is_cut:
-            disk.blow()
+        if process_ends:
+            disk.end_process()
 
     def size(self) -> int:
         return len(self._inode.data)
@@ -114,9 +114,9 @@ class MemoryFile:
     def sync(self) -> None:
         self._check()
         disk = self._disk
-        is_cut = disk.about_to_change()
-        if is_cut and disk.random.random() < 0.5:
-            disk.blow()
+        process_ends = disk.count_change()
+        if process_ends and disk.random.random() < 0.5:
+            disk.end_process()
         if disk.faults.syncs and disk.faults.take(disk.faults.syncs, self.path):
             self._inode.pending = [
                 write for write in self._inode.pending if disk.random.random() < 0.3
@@ -127,8 +127,8 @@ class MemoryFile:
         disk.syncs += 1
         disk.trace.add(disk.name, f"sync {self.path} {len(self._inode.data)}")
         self._inode.sync()
-        if is_cut:
-            disk.blow()
+        if process_ends:
+            disk.end_process()
 
     def fileno(self) -> int:
         raise disk_error(errno.EBADF, self.path)
@@ -185,12 +185,12 @@ class ProcessDisk:
 
     def _change(self, directory: Directory, *changes: tuple[str, Inode | Directory | None]) -> None:
         """Make one atomic change of a directory. The process may end before or after it."""
-        is_cut = self._disk.about_to_change()
-        if is_cut and self._disk.random.random() < 0.5:
-            self._disk.blow()
+        process_ends = self._disk.count_change()
+        if process_ends and self._disk.random.random() < 0.5:
+            self._disk.end_process()
         directory.change(*changes)
-        if is_cut:
-            self._disk.blow()
+        if process_ends:
+            self._disk.end_process()
 
     def list(self, path: Path) -> list[str]:
         self._check(path)
@@ -267,8 +267,8 @@ class ProcessDisk:
 
     def sync_directory(self, path: Path) -> None:
         self._check(path)
-        if self._disk.about_to_change():
-            self._disk.blow()
+        if self._disk.count_change():
+            self._disk.end_process()
         self._disk.directory(path).sync()
 
     def read_bytes(self, path: Path) -> bytes:

@@ -4,7 +4,7 @@ A run has three phases.
 
 - Safety: faults, load and administration, with the probes after every event.
 - Liveness: all faults end. Within `CONVERGE_SECONDS` of virtual time, there must be a controller,
-  every partition must have a leader and all replicas in sync, every producer must get an
+  and every partition must have a leader and all replicas in sync. Every producer must get an
   acknowledgement, and every consumer must read everything.
 - Check: the checkers compare the responses to clients with the final logs, the probes check every
   byte, and the metadata must have every acknowledged change.
@@ -34,7 +34,7 @@ from mqd.testing.coverage import Coverage
 from mqd.testing.faults.administration import SHORTENED, THROWAWAY, Administration
 from mqd.testing.faults.faulted_cluster import FaultedCluster
 from mqd.testing.faults.nemesis import Nemesis
-from mqd.testing.faults.plan import Mode, Plan
+from mqd.testing.faults.plan import FaultPlan, Mode
 from mqd.testing.faults.plots import Plots, draw_plot
 from mqd.testing.formation import COPIED, FORM_SECONDS, Formation, FormationError
 from mqd.testing.metadata_check import check_metadata
@@ -108,7 +108,7 @@ class _Run:
         self.result = result
         self.lines = lines
         self.chance = random.Random(f"{settings.seed}/plan")
-        self.plan = Plan.draw(self.chance)
+        self.plan = FaultPlan.draw(self.chance)
         self.plot = settings.plot or draw_plot(self.plan.mode, self.source("plot"))
         self.load = settings.load or self.source("load").choices(LOADS, _LIKELIHOODS)[0]
         self.has_coordinated_load = self.load not in ("plain", "hostile")

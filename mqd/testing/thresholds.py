@@ -71,7 +71,7 @@ def draw_price(chance: random.Random, *, coordinated: bool = False, floods: bool
     """The maximum seconds between two readings of a node's clock (`Cluster.price_work`); usually
     far fewer pass. 0 in half of the seeds.
 
-    `coordinated`: the load has groups or transactions, which cost a node three times as much, so
+    `coordinated`: the load has groups or transactions, which cost a node three times as much. So
     the price is lower: a node that is always busy never catches up. `floods`: a hostile client
     sends more than a node can serve, so fewer seeds have no price.
     """

@@ -18,8 +18,8 @@ written before the first of them is committed. The order of steps is the protoco
 4. `abort(N)`: fence; read D; abort the transactions of N, unless D has decided N.
 
 Orphans are transactions of attempts that died or that Spark superseded. They are listed before the
-last write of D, which fails for a driver that is fenced: so no driver aborts what belongs to the
-next one. A batch write is batch 0 of a query that has a name of its own.
+last write of D, which fails for a fenced driver. So no driver aborts what belongs to the next one.
+A batch write is batch 0 of a query that has a name of its own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The driver of mode atomic-batch: reads and writes the decision record, and ends transactions.
 
 Each call opens the driver's transactional id first. That fences drivers that were started before:
-they cannot write D any more. What a call then reads stays true until it writes, or it is fenced.
+they can no longer write D. What a call then reads stays true until it writes, or it is fenced.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from mqd.types import TopicPartition
 
 from .decisions import (
     NO_BATCH,
+    CommitAction,
     Contents,
-    Course,
     Decision,
     Prepared,
     changed_batch,
     check_query,
-    course_of,
+    commit_action_of,
     decision_of,
     entries_of,
     entry_count_of,
@@ -56,7 +56,7 @@ OVER = frozenset(
         ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
     }
 )
-"""Answers to EndTxn that say that this transaction has ended, or is not the id's newest."""
+"""EndTxn errors which mean that this transaction has ended, or is not the newest one of the id."""
 
 
 class Driver:
@@ -82,7 +82,7 @@ class Driver:
     def plan(self, query_id: str | None) -> str:
         """Before tasks start: fence older drivers, commit what D lists, abort orphans, and claim.
 
-        Returns the claim, which `commit` needs. `query_id` is None where it is not known yet.
+        Returns the claim, which `commit` needs. `query_id` is None if it is not known yet.
         """
         with self._fencing() as producer:
             decision = self.read() or Decision(NO_BATCH, query_id or "", (), ended=True)
@@ -113,7 +113,7 @@ class Driver:
         with self._fencing() as producer:
             decision = self.read()
             try:
-                course = course_of(
+                action = commit_action_of(
                     decision,
                     batch_id=batch_id,
                     query_id=query_id,
@@ -128,7 +128,7 @@ class Driver:
                 self._abort_all(set(transactions) - set(decided))
                 raise
             assert decision is not None
-            if course is Course.DECIDE:
+            if action is CommitAction.DECIDE:
                 rows = tuple(transactions)
                 decision = Decision(batch_id, query_id, rows, False, claim, contents)
                 self._write(producer, decision)
@@ -172,7 +172,7 @@ class Driver:
     def abort_undecided(self) -> Decision | None:
         """Abort the open transactions that D does not list: for an operator, not for a query.
 
-        Takes the claim first: a run that is alive decides no batch any more. A run that starts
+        Takes the claim first: an active run can no longer decide a batch. A run that starts
         meanwhile fences this call, which then aborts nothing. Returns D; None without a record:
         then nothing is aborted. Raises ClientError.
         """
@@ -186,7 +186,7 @@ class Driver:
         return decision
 
     def _is_open(self, batch_id: int, claim: str) -> bool:
-        """Whether the batch is neither decided nor in the hands of another run."""
+        """Whether the batch is not decided, and no other run has claimed it."""
         decision = self.read()
         if decision is None or decision.claim != claim:
             return False
@@ -263,17 +263,22 @@ class Driver:
                 raise ExactlyOnceError(
                     f"A decided transaction of '{self._query}' cannot be committed: transactional "
                     f"id '{each.transactional_id}', producer id {each.producer_id}, epoch "
-                    f"{each.producer_epoch}: {error.message}. Somebody else has aborted it, so its "
-                    "rows are lost. Write the batch again with a new checkpoint."
+                    f"{each.producer_epoch}: {error.message}. Another client has aborted it, so "
+                    "its rows are lost. Write the batch again with a new checkpoint."
                 ) from error
 
     def _orphans(self, decision: Decision) -> list[Prepared]:
         """Open transactions of the query's workers that D does not list. None while brokers do not
-        answer: the next batch looks again."""
+        respond: the next batch looks again."""
         try:
             return self._open_orphans(decision)
         except ClientError as error:
-            logger.warning("Orphans of '%s' are not swept now: %s", self._query, error.message)
+            logger.warning(
+                "Open transactions of '%s' cannot be aborted now; retrying after the next "
+                "batch: %s",
+                self._query,
+                error.message,
+            )
             return []
 
     def _open_orphans(self, decision: Decision) -> list[Prepared]:

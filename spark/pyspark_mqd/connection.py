@@ -36,7 +36,7 @@ _CLOSE_SECONDS = 5.0
 
 
 class Unreachable(ConnectorError):
-    """No broker has answered for `kafka.default.api.timeout.ms`."""
+    """No broker has responded for `kafka.default.api.timeout.ms`."""
 
 
 HONOURED = frozenset(
@@ -218,7 +218,7 @@ _clients: dict[tuple[int, Connection], _Held] = {}
 def client_for(options: Mapping[str, str] | Connection) -> BlockingClient:
     """This process's client for these options, connected when it is first needed.
 
-    Raises OptionError, and Unreachable where no broker answers.
+    Raises OptionError, and Unreachable if no broker responds.
     """
     connection = options if isinstance(options, Connection) else connection_of(options)
     with _lock:

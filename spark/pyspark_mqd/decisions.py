@@ -1,14 +1,15 @@
 """The decision record of mode atomic-batch: which transactions a batch consists of. Pure.
 
 `commit(N)` on the driver writes D = (N, transactions, not ended), commits each transaction, and
-then writes D = (N, transactions, ended). From the first write on, batch N is decided: whoever finds
-D not ended commits the rest. D is a set of committed offsets of the group `<query>.driver`,
-written in a transaction of the driver, which fences drivers that were started before. Each plan of
-a batch leaves its claim in D, and `commit` decides under the claim of its own plan only.
+then writes D = (N, transactions, ended). From the first write on, batch N is decided: any driver
+that reads an unfinished D commits the remaining transactions. D is a set of committed offsets of
+the group `<query>.driver`, written in a transaction of the driver, which fences drivers that were
+started before. Each plan of a batch leaves its claim in D, and `commit` decides under the claim of
+its own plan only.
 
 A batch id does not identify rows: after an older checkpoint was restored, Spark plans the same id
-again, with other offsets. So D has the contents of its batch: when Spark planned it, and the sum of
-its rows. A second batch with the id of D is the same one if either is equal.
+again, with other offsets. So D identifies its batch by the time at which Spark planned it, and by
+the sum of its rows. A second batch with the id of D is the same one if either is equal.
 
 Brokers accept 4,096 characters of metadata an offset, for partitions that exist. So D is cut into
 entries: the first has a head line with the number of entries and a checksum of the whole. Entries
@@ -78,7 +79,7 @@ class Decision:
     contents: Contents = NO_CONTENTS
 
     def as_ended(self) -> Decision:
-        """The same, with every transaction committed. The list is not needed any more."""
+        """The same decision, with every transaction committed. The list is no longer needed."""
         return replace(self, transactions=(), ended=True)
 
     @property
@@ -88,7 +89,7 @@ class Decision:
 
 
 class Place(NamedTuple):
-    """Where an entry lies: the number of the group, and the partition of the marker topic."""
+    """The position of an entry: the number of the group, and the partition of the marker topic."""
 
     group: int
     partition: int
@@ -200,7 +201,7 @@ def _damaged(group: str, why: str) -> ExactlyOnceError:
     )
 
 
-class Course(Enum):
+class CommitAction(Enum):
     """What `commit(N)` has to do."""
 
     DECIDE = "write the decision"
@@ -208,7 +209,7 @@ class Course(Enum):
     ALREADY_COMMITTED = "abort the transactions of this run"
 
 
-def course_of(
+def commit_action_of(
     decision: Decision | None,
     *,
     batch_id: int,
@@ -218,7 +219,7 @@ def course_of(
     contents: Contents,
     accept_missing: bool,
     accept_changed: bool,
-) -> Course:
+) -> CommitAction:
     """What commit(`batch_id`) has to do after it has read D. Raises ExactlyOnceError."""
     assert batch_id >= 0
     if decision is None or decision.claim != claim:
@@ -238,16 +239,16 @@ def course_of(
             )
         if decision.batch_id == batch_id:
             check_same_contents(decision, contents, query, accept_changed=accept_changed)
-            return Course.ALREADY_COMMITTED if decision.ended else Course.ROLL_FORWARD
+            return CommitAction.ALREADY_COMMITTED if decision.ended else CommitAction.ROLL_FORWARD
         if decision.batch_id == batch_id - 1:
             if not decision.ended:
                 raise ExactlyOnceError(
                     f"Batch {batch_id} of '{query}' is to be committed while batch "
                     f"{decision.batch_id} is decided but not ended. Start the query again."
                 )
-            return Course.DECIDE
+            return CommitAction.DECIDE
     if batch_id == 0 or accept_missing:
-        return Course.DECIDE
+        return CommitAction.DECIDE
     last = "no decision record"
     if decision.batch_id > NO_BATCH:
         last = f"the record of batch {decision.batch_id}"
@@ -326,9 +327,9 @@ class Slots:
     """The transactional ids of one Python process, by number: each is of one task at a time.
 
     A number is used again by a later batch of its query only. Then the batch of its last use is
-    complete: Spark starts a batch after `commit` of the one before has returned, so every decided
+    complete. Spark starts a batch after `commit` of the previous one has returned, so every decided
     transaction has ended. Within the same batch, a transaction of a failed or a superseded attempt
-    may be decided already, and a new use of its id would abort it.
+    may be decided already. A new use of its id would abort it.
     """
 
     def __init__(self) -> None:
@@ -351,5 +352,5 @@ class Slots:
         return slot
 
     def give_back(self, query: str, slot: int) -> None:
-        """The task has ended, whatever became of it."""
+        """The task has ended, whether it succeeded or failed."""
         self._busy.discard((query, slot))

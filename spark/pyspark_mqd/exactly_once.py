@@ -7,7 +7,8 @@ The order of a task's steps is the protocol (tests/spark/exactly_once_model.py):
 2. InitProducerId for `<query>-<task>`: fences every other attempt, and ends what it left open.
 3. Read the marker of the task, and both batch markers. If one of them, or the newest one, shows
    that the checkpoint is an older one, stop. If the task's marker is that of this batch, the rows
-   are committed: compare them. If it is not the one of the batch before, the batch marker must be.
+   are committed: compare them. If the task's marker is not of the previous batch, the batch marker
+   must be.
 4. Send the rows, add the marker (TxnOffsetCommit), and commit. Both are visible, or none. Task 0
    adds the batch marker, too.
 
@@ -40,15 +41,15 @@ from .markers import (
     LEAST_RETENTION_MS,
     ExactlyOnceError,
     Marker,
-    Verdict,
+    TaskAction,
     check_extra_tasks,
     check_first_batch,
     check_newest,
     check_same_rows,
     is_young,
-    judge,
-    judge_by_batch_marker,
     marker_of,
+    task_action_by_batch_marker,
+    task_action_of,
 )
 from .sink_options import Columns, SinkOptions
 from .transaction_ids import batch_group, identity_of, task_id, task_of
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pyspark_mqd")
 
-NEAR = 8
+EXTRA_MARKERS_READ = 8
 """With n tasks, the markers of tasks n to 2n + 7 are read when a batch completes."""
 RUN = "spark.jobGroup.id"
 """Spark's name for the run id of a streaming query, in the local properties of its tasks."""
@@ -85,21 +86,22 @@ class TaskCommitted(WriterCommitMessage):
     run: str | None = None
     """The query's run, if Spark names it."""
     changed_rows: int | None = None
-    """Rows of this attempt that were not written, although others are committed in their stead."""
+    """Rows of this attempt that were not written, because other rows are committed for this
+    task."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BatchPlan:
     """What the driver knows before the tasks of a batch start."""
 
     batch_id: int | None = None
-    """None where the checkpoint is not on the driver's file system."""
+    """None if the checkpoint is not on the driver's file system."""
     planned_ms: int | None = None
     """`checkpoint_files.planned_ms_of` this batch."""
     newest: Mapping[str, Marker] = field(default_factory=dict)
     """By group: the newest marker of all tasks; empty after the first batch of a run."""
     alone: bool = True
-    """The driver does not know the query's identity, so each task looks for itself."""
+    """The driver does not know the query's identity, so each task reads the markers."""
 
     def planned_ms_of(self, batch_id: int) -> int | None:
         """The same for a task, which knows its batch."""
@@ -119,10 +121,10 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions, columns: Columns) -> None:
         self._options = options
         self._columns = columns
-        self._plan: Plan | None = None
+        self._plan: BatchPlan | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Step 1. Spark calls it twice for each micro-batch; the second call finds it done."""
+        """Step 1. Spark calls it twice for each micro-batch; the second call does nothing."""
         if self._plan is None:
             self._plan = plan(self._options)
         return self.__dict__
@@ -137,11 +139,11 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
             current_task(),
             iterator,
             run=local_property(RUN),
-            plan=self._plan or Plan(),
+            plan=self._plan or BatchPlan(),
         )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Every task has committed for itself: check that."""
+        """Check that every task has committed."""
         tasks = [each for each in messages if isinstance(each, TaskCommitted)]
         if len(tasks) != len(messages) or any(each.batch_id != batchId for each in tasks):
             raise ExactlyOnceError(
@@ -173,7 +175,7 @@ def commit_rows(
     batches: Iterator[pa.RecordBatch],
     *,
     run: str | None = None,
-    plan: Plan,
+    plan: BatchPlan,
 ) -> TaskCommitted:
     """Write the rows of a task and its marker in one transaction, unless that was done.
 
@@ -238,13 +240,16 @@ def changed_rows(task: int, committed: int, found: int) -> str:
 def check_further_tasks(client: BlockingClient, tasks: list[TaskCommitted]) -> None:
     """On the driver: an earlier run of the batch had no further tasks. Raises ExactlyOnceError.
 
-    A task cannot know how many tasks there are, so rows that it doubles are found afterwards. Only
-    the first batch that a run completes may have run before. So then all groups of the query count,
-    and further tasks that are still alive are fenced before; later a few markers are read.
+    A task cannot know how many tasks there are, so the driver detects duplicated rows afterwards.
+    Only the first batch that a run completes may have run before. For that batch it fences further
+    tasks that are still alive, and then checks all groups of the query. Later, it checks only a
+    few.
     """
     first, count = tasks[0], len(tasks)
     if first.run is not None and _completed_in.get(first.query) == first.run:
-        groups = [task_id(first.query, task) for task in range(count, 2 * count + NEAR)]
+        groups = [
+            task_id(first.query, task) for task in range(count, 2 * count + EXTRA_MARKERS_READ)
+        ]
     else:
         fence_further_tasks(client, first.query, count)
         names = (each.group_id for each in client.admin.list_groups())
@@ -255,7 +260,7 @@ def check_further_tasks(client: BlockingClient, tasks: list[TaskCommitted]) -> N
 
 
 def fence_further_tasks(client: BlockingClient, query: str, count: int) -> None:
-    """Abort what tasks of an earlier run have open, so that they commit nothing any more."""
+    """Abort open transactions of an earlier run's tasks, so that they cannot commit."""
     names = (each.transactional_id for each in client.admin.list_transactions())
     outcomes = client.admin.fence_producers(
         [name for name in names if is_further(name, query, count)]
@@ -266,13 +271,14 @@ def fence_further_tasks(client: BlockingClient, query: str, count: int) -> None:
 
 
 def is_further(name: str, query: str, count: int) -> bool:
-    """Whether a group or a transactional id is of a task that a run with `count` tasks lacks."""
+    """Whether a group or a transactional id belongs to a task number of `count` or more."""
     task = task_of(name, query)
     return task is not None and task >= count
 
 
 def check_plan(settings: dict[str, str | None]) -> None:
-    """Refuse plans that may be cut in another way in a second run. Raises ExactlyOnceError."""
+    """Refuse plans that may distribute rows differently in a second run. Raises
+    ExactlyOnceError."""
     if "false" not in [(value or "").lower() for value in settings.values()]:
         raise ExactlyOnceError(
             "Mode 'exactly-once' needs the same rows in the same task when Spark runs a batch "
@@ -283,11 +289,11 @@ def check_plan(settings: dict[str, str | None]) -> None:
 
 
 def committed_rows(
-    client: BlockingClient, options: SinkOptions, query: str, task: Task, plan: Plan
+    client: BlockingClient, options: SinkOptions, query: str, task: Task, plan: BatchPlan
 ) -> Marker | None:
-    """The task's marker if it has committed this batch; None if it is to write it.
+    """The task's marker if it has committed this batch; None if it must write it.
 
-    Raises ExactlyOnceError where neither is certain. Called after InitProducerId only.
+    Raises ExactlyOnceError if neither is certain. Called after InitProducerId only.
     """
     group = task_id(query, task.partition)
     batch_groups = [batch_group(query, batch_id) for batch_id in (0, 1)]
@@ -302,7 +308,7 @@ def committed_rows(
         planned_ms=None if has_committed else planned_ms,  # then its rows are compared
         alone=plan.alone,
     )
-    verdict = judge(
+    action = task_action_of(
         marker,
         batch_id=task.batch_id,
         query_id=task.query_id,
@@ -311,10 +317,10 @@ def committed_rows(
         accept_missing=options.accept_missing_markers,
     )
     now_ms = wall_ms()
-    if verdict is Verdict.LOOK_AT_BATCH_MARKER:
+    if action is TaskAction.CHECK_BATCH_MARKER:
         group = batch_group(query, task.batch_id - 1)
         found = markers[group]
-        verdict = judge_by_batch_marker(
+        action = task_action_by_batch_marker(
             found,
             batch_id=task.batch_id,
             query_id=task.query_id,
@@ -326,7 +332,7 @@ def committed_rows(
         check_first_batch(
             planned_ms, now_ms=now_ms, retention_ms=retention_ms(client, planned_ms, now_ms)
         )
-    return marker if verdict is Verdict.ALREADY_COMMITTED else None
+    return marker if action is TaskAction.ALREADY_COMMITTED else None
 
 
 def wall_ms() -> int:
@@ -342,7 +348,7 @@ def _time_of(marker: Marker | None, batch_id: int) -> int | None:
 def retention_ms(client: BlockingClient, time_ms: int | None, now_ms: int) -> int:
     """How long the brokers keep offsets: the shortest of all; the default where none shows it.
 
-    The least possible value suffices where what was committed at `time_ms` is younger than that.
+    If `time_ms` is more recent than the minimum retention, return the minimum.
     """
     if time_ms is not None and is_young(time_ms, now_ms, LEAST_RETENTION_MS):
         return LEAST_RETENTION_MS
@@ -358,23 +364,23 @@ def retention_ms(client: BlockingClient, time_ms: int | None, now_ms: int) -> in
     return min(minutes) * 60_000 if minutes else DEFAULT_RETENTION_MS
 
 
-def plan(options: SinkOptions) -> Plan:
+def plan(options: SinkOptions) -> BatchPlan:
     """On the driver, before tasks start. Raises ExactlyOnceError and ClientError."""
     batch_id = last_batch_of(options.checkpoint)
     planned_ms = None if batch_id is None else planned_ms_of(options.checkpoint, batch_id)
     query_id = query_id_of(options.checkpoint)
     query = options.identity or (query_id and identity_of(query_id))
     if not query:
-        return Plan(batch_id, planned_ms)
+        return BatchPlan(batch_id, planned_ms)
     newest = newest_markers(client_for(options.connection), query, batch_id)
-    return Plan(batch_id, planned_ms, newest, alone=False)
+    return BatchPlan(batch_id, planned_ms, newest, alone=False)
 
 
 def newest_markers(client: BlockingClient, query: str, batch_id: int | None) -> dict[str, Marker]:
     """The newest marker of each checkpoint, by its group, when no earlier run may add one.
 
-    A batch that follows the one that this process has planned before is no first batch of a run: no
-    marker is read. Without a batch id all markers are read, and only a process's first plan fences.
+    If this process planned the previous batch, this is not the first batch of a run, and no marker
+    is read. Without a batch id all markers are read, and only a process's first plan fences.
     """
     again = query in _planned_last
     before = _planned_last.get(query)
@@ -398,7 +404,7 @@ def newest_markers(client: BlockingClient, query: str, batch_id: int | None) -> 
 
 
 def read_marker(client: BlockingClient, group: str) -> Marker | None:
-    """The newest marker of a group, when no transaction may change it any more."""
+    """The newest marker of a group, when no transaction can change it any longer."""
     return read_markers(client, [group])[group]
 
 

@@ -160,7 +160,7 @@ class MqdListener(StreamingQueryListener):
         """Nothing to do: everything is committed."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Nothing to do: the last lag stays, for whoever asks after the query's end."""
+        """Nothing to do: the last lag stays available after the query's end."""
 
     def _take_in(self, progress: StreamingQueryProgress) -> None:
         query = str(progress.id)

@@ -2,20 +2,20 @@
 
 A marker is a committed offset in the group `<query>-<task>`, for partition 0 of a topic that
 exists. The offset is the batch id; the metadata names the query, and has the sum of the rows'
-hashes. The task commits it in the same transaction as its rows, so both are there or none. Task 0
-commits one more in that transaction, the batch marker. Its two groups alternate from batch to
-batch, so the batch marker of N - 1 stays while batch N is written.
+hashes. The task commits it in the same transaction as its rows, so either both exist or neither.
+Task 0 commits one more in that transaction, the batch marker. Its two groups alternate from batch
+to batch, so the batch marker of N - 1 stays while batch N is written.
 
-Markers expire, each for itself: `offsets.retention.minutes` after it was committed, 7 days by
+Each marker expires separately: `offsets.retention.minutes` after it was committed, 7 days by
 default. So a missing marker proves nothing by itself. A task may write batch N if its own marker is
-that of batch N - 1: it has not committed batch N. A task without one looks at the
-batch marker of N - 1. Every marker of batch N is younger than that one. So if it is younger than
-the retention, no marker of batch N has expired, and the task has not committed. Its presence alone
-would not do: each coordinator looks for expired offsets at its own times.
+that of batch N - 1: it has not committed batch N. A task without one checks the batch marker of N
+- 1. Every marker of batch N is younger than that one. So if it is younger than the retention, no
+  marker of batch N has expired, and the task has not committed. Its presence is not enough, because
+  coordinators delete expired offsets at different times.
 
 A task's own marker says nothing about the rows of other tasks. After an older checkpoint was
 restored, Spark plans batch N again, perhaps with rows that another task has committed in batch N or
-later. So the newest marker of all tasks counts, too (`check_newest`): it must not be of a later
+later. So the newest marker of all tasks is checked, too (`check_newest`). It must not be of a later
 batch, nor of a batch N that was planned at another time.
 
 The sum does not depend on the order of rows: a shuffle may deliver the same rows in another order.
@@ -41,7 +41,7 @@ _TEXT_SHOWN_MAX = 200
 
 
 class ExactlyOnceError(ConnectorError):
-    """The query stops, because going on would lose or duplicate rows."""
+    """The query stops, because continuing would lose or duplicate rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +110,15 @@ def marker_of(offset: int, metadata: str, group: str) -> Marker:
     )
 
 
-class Verdict(Enum):
+class TaskAction(Enum):
     """What a task has to do."""
 
     WRITE = "write"
     ALREADY_COMMITTED = "already committed"
-    LOOK_AT_BATCH_MARKER = "look at the marker of the batch before"
+    CHECK_BATCH_MARKER = "check the marker of the previous batch"
 
 
-def judge(
+def task_action_of(
     marker: Marker | None,
     *,
     batch_id: int,
@@ -126,20 +126,20 @@ def judge(
     task: int,
     group: str,
     accept_missing: bool,
-) -> Verdict:
+) -> TaskAction:
     """What a task has to do, by its own marker. Raises ExactlyOnceError."""
     assert batch_id >= 0 and task >= 0
     if marker is not None:
         _check_query(marker, query_id, group)
         assert marker.batch_id <= batch_id, "check_newest comes first"
         if marker.batch_id == batch_id:
-            return Verdict.ALREADY_COMMITTED
+            return TaskAction.ALREADY_COMMITTED
         # No attempt has committed this batch (I43).
         if marker.batch_id == batch_id - 1:
-            return Verdict.WRITE
+            return TaskAction.WRITE
     if batch_id == 0 or accept_missing:
-        return Verdict.WRITE
-    return Verdict.LOOK_AT_BATCH_MARKER
+        return TaskAction.WRITE
+    return TaskAction.CHECK_BATCH_MARKER
 
 
 def check_newest(
@@ -150,7 +150,8 @@ def check_newest(
     planned_ms: int | None,
     alone: bool,
 ) -> None:
-    """No task has committed what this batch may have in other tasks. Raises ExactlyOnceError.
+    """Check that no task has committed rows that this batch may write again. Raises
+    ExactlyOnceError.
 
     `markers`: by group. `planned_ms`: when Spark planned this batch. `alone`: the driver has not
     looked, so other tasks may have written rows before this one looks.
@@ -178,7 +179,7 @@ def check_newest(
         )
 
 
-def judge_by_batch_marker(
+def task_action_by_batch_marker(
     marker: Marker | None,
     *,
     batch_id: int,
@@ -186,17 +187,17 @@ def judge_by_batch_marker(
     group: str,
     now_ms: int,
     retention_ms: int,
-) -> Verdict:
+) -> TaskAction:
     """The same for a task whose own marker is not of batch N - 1, by the batch marker of N - 1."""
     if marker is not None:
         _check_query(marker, query_id, group)
         if marker.batch_id == batch_id - 1 and is_young(marker.time_ms, now_ms, retention_ms):
-            return Verdict.WRITE
+            return TaskAction.WRITE
     raise missing_marker(batch_id, group, marker, retention_ms)
 
 
 def check_first_batch(planned_ms: int | None, *, now_ms: int, retention_ms: int) -> None:
-    """Batch 0 has no batch before it: no marker of it has expired if it was planned just now.
+    """Batch 0 has no previous batch: no marker of it has expired if it was planned just now.
 
     `planned_ms` is None where the driver cannot read the checkpoint. Raises ExactlyOnceError.
     """
@@ -243,8 +244,8 @@ def check_same_rows(
 ) -> bool:
     """Whether the rows of a second run are those that were committed. Raises ExactlyOnceError.
 
-    With `accept_changed`, committed rows stand for other rows, unless this run has more of them:
-    those would be lost.
+    With `accept_changed`, the committed rows replace different rows of this run, unless this run
+    has more of them: those would be lost.
     """
     # The rows of the run before are in the same tasks (I44).
     if marker.row_sum == sum_of_rows:

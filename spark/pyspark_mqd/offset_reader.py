@@ -1,6 +1,6 @@
 """Which partitions a query reads, and their offsets: the driver's requests to the cluster.
 
-Every answer may come from a node whose metadata is behind. What looks like a loss is therefore
+Every response may come from a node with outdated metadata. What looks like a loss is therefore
 looked at again (`fetchOffset.numRetries`) before anybody reports it.
 """
 
@@ -33,7 +33,7 @@ logger = logging.getLogger("pyspark_mqd")
 
 
 class OffsetReader:
-    """Partitions and offsets for one query. Each call asks the cluster."""
+    """Partitions and offsets for one query. Each call sends requests to the cluster."""
 
     def __init__(
         self, options: SourceOptions, *, sleep: Callable[[float], None] = time.sleep

@@ -177,7 +177,7 @@ class StreamOffset:
         return "" if state is None else state.topic_id
 
     def epoch(self, tp: TopicPartition) -> int | None:
-        """The leader epoch at the end offset, where it is known."""
+        """The leader epoch at the end offset, if it is known."""
         state = self.topics.get(tp.topic)
         return None if state is None else state.epochs.get(tp.partition)
 

@@ -1,8 +1,8 @@
 """Plans of the source: where a micro-batch ends, which ranges its tasks read, what was lost. Pure.
 
-Rate limits and range splits equal those of Spark's Kafka source, number by number.
-Invariant: the ranges of a batch depend on (start, end, options) only, so that a batch that runs
-again reads the same rows in the same tasks. Exactly-once sinks rely on it.
+Rate limits and range splits equal those of Spark's Kafka source, number by number. Invariant: the
+ranges of a batch depend on (start, end, options) only. So a batch that runs again reads the same
+rows in the same tasks. Exactly-once sinks rely on it.
 """
 
 from __future__ import annotations
@@ -266,7 +266,8 @@ def overtaken(ranges: Iterable[OffsetRange], log_starts: Offsets) -> list[Loss]:
 
 
 def describe_losses(losses: Sequence[Loss]) -> str:
-    """One sentence about what was lost and why; Spark's first words, for whoever searches them."""
+    """One sentence about what was lost and why: the start of Spark's own message, so that a search
+    finds it."""
     shown = "; ".join(loss.reason for loss in losses[:20])
     more = f"; and {len(losses) - 20} more" if len(losses) > 20 else ""
     return (

@@ -1,9 +1,9 @@
 """Arrow batches of rows to record batches of topics and partitions. No I/O and no clock.
 
 `coalesced` joins small Arrow batches and cuts large ones, `RowEncoder` encodes them. Rows keep
-their order within a partition. A row goes to the partition that its column `partition` names, else
-to the one that Kafka's partitioner chooses: murmur2 of the key; rows without a key fill a batch of
-one partition, and then of the next.
+their order within a partition. A row goes to the partition in its column `partition`, or to the one
+that Kafka's partitioner chooses: murmur2 of the key. Rows without a key fill a batch of one
+partition, and then of the next.
 """
 
 from __future__ import annotations

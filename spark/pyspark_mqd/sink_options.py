@@ -26,7 +26,7 @@ DEFAULT_REQUEST_BYTES_MAX = limits.MIB
 DEFAULT_BUFFER_BYTES = 32 * limits.MIB
 DEFAULT_DELIVERY_TIMEOUT_MS = 120_000
 DEFAULT_TRANSACTION_TIMEOUT_MS = 900_000
-"""`transaction.max.timeout.ms` of brokers: a task may write for so long."""
+"""`transaction.max.timeout.ms` of brokers: a task may write for this long."""
 IN_FLIGHT_MAX = 5
 
 PRODUCER_NAMES = frozenset(

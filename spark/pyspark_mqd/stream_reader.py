@@ -2,7 +2,7 @@
 
 One instance lives in a worker of the driver for the whole run and decides offsets. Others, made in
 planners, only `read`. So all that a task needs is in its partition, and all that a later run needs
-is in the offsets: a batch that runs again calls `partitions(start, end)` only.
+is in the offsets. A batch that runs again calls `partitions(start, end)` only.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- tasks
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        if start == end:  # first offsets in `end` belong to the batch before
+        if start == end:  # first offsets in `end` belong to the previous batch
             return []
         before, after = StreamOffset.from_json(start), StreamOffset.from_json(end)
         options = self._options

@@ -31,7 +31,7 @@ _DRIVER = re.compile(r"(?P<query>.+)\.driver(\.[0-9]+)?")
 _WORKER = re.compile(rf"(?P<query>.+)\.(?P<worker>[0-9a-f]{{{WORKER_DIGITS}}})\.(?P<slot>[0-9]+)")
 
 
-class Kind(Enum):
+class IdKind(Enum):
     """What a transactional id is for."""
 
     TASK = "task"
@@ -44,7 +44,7 @@ class Owner:
     """The query that a transactional id belongs to."""
 
     query: str
-    kind: Kind
+    kind: IdKind
 
 
 def identity_of(query_id: str) -> str:
@@ -99,7 +99,7 @@ def owner_of(transactional_id: str) -> Owner | None:
 
     Ids of other programs may end with `-<number>` too: compare `query` with a known identity.
     """
-    for kind, form in ((Kind.DRIVER, _DRIVER), (Kind.WORKER, _WORKER), (Kind.TASK, _TASK)):
+    for kind, form in ((IdKind.DRIVER, _DRIVER), (IdKind.WORKER, _WORKER), (IdKind.TASK, _TASK)):
         if match := form.fullmatch(transactional_id):
             return Owner(match["query"], kind)
     return None

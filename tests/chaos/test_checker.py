@@ -38,8 +38,8 @@ def of(rows: Log, producer: int = ME) -> Reads:
     )
 
 
-def kinds(acked: Acked, log: Log, *, settled: bool = True) -> set[str]:
-    return {anomaly.kind for anomaly in check(history(acked, log), settled=settled)}
+def kinds(acked: Acked, log: Log, *, flushed: bool = True) -> set[str]:
+    return {anomaly.kind for anomaly in check(history(acked, log), flushed=flushed)}
 
 
 def test_clean_histories() -> None:
@@ -51,9 +51,9 @@ def test_clean_histories() -> None:
 def test_unacknowledged_records_may_be_stored_or_not() -> None:
     acked, log = clean()
     acked[9] = NOT_ACKED
-    assert kinds(acked, log, settled=False) == set()
-    assert kinds(acked, log[:9], settled=False) == set()
-    assert kinds(acked, log, settled=True) == {"unsettled"}
+    assert kinds(acked, log, flushed=False) == set()
+    assert kinds(acked, log[:9], flushed=False) == set()
+    assert kinds(acked, log, flushed=True) == {"unacknowledged"}
 
 
 def test_records_acknowledged_without_an_offset_must_be_stored() -> None:
@@ -210,7 +210,9 @@ def test_a_read_is_checked_with_a_log_that_has_a_gap() -> None:
 
 def test_every_kind_is_planted_somewhere() -> None:
     planted = set[str]().union(
-        *(expected for _, expected in PLANTED), *(expected for _, expected in READS), {"unsettled"}
+        *(expected for _, expected in PLANTED),
+        *(expected for _, expected in READS),
+        {"unacknowledged"},
     )
     assert planted == set(MEANINGS)
 

@@ -20,8 +20,8 @@ from mqd.protocol.batch import (
     corrupt,
     iterate_batches,
     parse_header,
-    seal,
     validate,
+    write_crc,
 )
 from mqd.protocol.batch_builder import build_batch
 from mqd.protocol.compression import Codec, compress, decompress
@@ -190,7 +190,7 @@ def some_batches(dice: random.Random, counts: Sequence[int], **options: Any) -> 
 
 
 def with_records(batch: bytes, change: Any) -> bytes:
-    """The batch with its uncompressed records changed by `change(bytearray)`, and sealed."""
+    """The batch with its uncompressed records changed by `change(bytearray)`. The CRC is valid."""
     header = parse_header(batch)
     codec = Codec(header.codec)
     body = bytearray(decompress(codec, batch[HEADER_BYTES:]))
@@ -198,13 +198,13 @@ def with_records(batch: bytes, change: Any) -> bytes:
     packed = compress(codec, body)
     made = bytearray(batch[:HEADER_BYTES]) + packed
     HEADER.pack_into(made, 0, *header._replace(batch_length=len(made) - 12))
-    seal(made)
+    write_crc(made)
     return bytes(made)
 
 
 def with_header(batch: bytes | bytearray, **fields: int) -> bytes:
-    """The batch with other header fields, sealed."""
+    """The batch with other header fields and a valid CRC."""
     made = bytearray(batch)
     HEADER.pack_into(made, 0, *parse_header(batch)._replace(**fields))
-    seal(made)
+    write_crc(made)
     return bytes(made)

@@ -83,16 +83,20 @@ def test_a_retried_batch_keeps_its_place_and_its_bytes() -> None:
     sequences.restart(7, 0)
     first, _ = put(accumulator, A)
     (batch,) = drained(accumulator, 0.0, flush=True)
-    sealed = bytes(sequences.seal(batch, Codec.NONE))
+    encoded = bytes(sequences.encode(batch, Codec.NONE))
     later, _ = put(accumulator, A)
     assert later is not first
     accumulator.retry(batch, at=3.0, error=ERROR)
     assert drained(accumulator, 2.9, flush=True) == [] and accumulator.next_deadline(2.9) == 3.0
     assert drained(accumulator, 3.0) == [batch]
-    assert sequences.seal(batch, Codec.NONE) == sealed and parse_header(sealed).base_sequence == 0
+    assert (
+        sequences.encode(batch, Codec.NONE) == encoded and parse_header(encoded).base_sequence == 0
+    )
     accumulator.complete(batch)
     (next_one,) = drained(accumulator, 3.0, flush=True)
-    assert next_one is later and parse_header(sequences.seal(later, Codec.NONE)).base_sequence == 1
+    assert (
+        next_one is later and parse_header(sequences.encode(later, Codec.NONE)).base_sequence == 1
+    )
 
 
 def test_only_doubtful_batches_are_sent_until_all_outcomes_are_known() -> None:
@@ -151,20 +155,20 @@ def test_sequences_wrap_and_begin_again() -> None:
     sequences.restart(7, 3)
     sequences._next[A] = 2**31 - 1
 
-    def sealed() -> int:
+    def encoded() -> int:
         batch = Batch(A, created=0, expires=1)
         batch.records = [Record(0, 0, None, b"x")]
-        return parse_header(sequences.seal(batch, Codec.NONE)).base_sequence
+        return parse_header(sequences.encode(batch, Codec.NONE)).base_sequence
 
-    assert [sealed(), sealed(), sealed()] == [2**31 - 1, 0, 1]
+    assert [encoded(), encoded(), encoded()] == [2**31 - 1, 0, 1]
     sequences.restart(8, 0)
-    assert sealed() == 0
+    assert encoded() == 0
 
 
 def test_without_an_id_there_are_no_sequences() -> None:
     batch = Batch(A, created=0, expires=1)
     batch.records = [Record(0, 0, None, b"x")]
-    header = parse_header(Sequences().seal(batch, Codec.NONE))
+    header = parse_header(Sequences().encode(batch, Codec.NONE))
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (-1, -1, -1)
 
 

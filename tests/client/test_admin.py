@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from mqd.client.admin import Admin
+from mqd.client.admin import DELETE_RECORDS, INCREMENTAL_ALTER_CONFIGS, Admin
 from mqd.client.cluster import connect
 from mqd.client.descriptions import (
     EARLIEST,
@@ -149,6 +149,53 @@ async def test_partition_requests_go_to_their_leaders(
         producers = (await admin.describe_producers([A0, A1]))[A1]
         assert not isinstance(producers, ClientError) and producers[0].last_sequence == 2
     assert first.start == 0 and second.start == 3
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (ErrorCode.INVALID_TOPIC_EXCEPTION, "its topic is internal"),
+        (ErrorCode.POLICY_VIOLATION, "the cleanup.policy of its topic lacks 'delete'"),
+    ],
+)
+async def test_records_that_cannot_be_deleted(
+    nursery: trio.Nursery, code: ErrorCode, reason: str
+) -> None:
+    """The response has no message, and the remedy of the code is for other requests."""
+    cluster = FakeCluster(nursery)
+    cluster.add_topic("a")
+    row = {"partition_index": 0, "low_watermark": -1, "error_code": int(code)}
+    cluster.one.script(DELETE_RECORDS, {"topics": [{"name": "a", "partitions": [row]}]})
+    async with administering(cluster) as admin:
+        error = (await admin.delete_records({A0: 1}))[A0]
+    assert isinstance(error, ClientError) and error.code is code
+    assert error.message.startswith(f"records of a-0 cannot be deleted: {reason}")
+    assert error.remedy.startswith("choose another topic")
+
+
+@pytest.mark.parametrize(
+    ("resource", "remedy"),
+    [
+        (Resource(ResourceType.TOPIC, "a"), "`mqctl topic config get a --explain`"),
+        (Resource(ResourceType.GROUP, "g"), "`mqctl group config get g --explain`"),
+        (Resource(ResourceType.BROKER, "1"), "`mqd config list`"),
+    ],
+)
+async def test_an_invalid_config_names_the_command_for_its_resource(
+    nursery: trio.Nursery, resource: Resource, remedy: str
+) -> None:
+    cluster = FakeCluster(nursery)
+    row = {
+        "error_code": int(ErrorCode.INVALID_CONFIG),
+        "error_message": "x: 'y' is not a whole number",
+        "resource_type": resource.type,
+        "resource_name": resource.name,
+    }
+    cluster.one.script(INCREMENTAL_ALTER_CONFIGS, {"responses": [row]})
+    change = ConfigChange("x", ConfigOperation.SET, "y")
+    async with administering(cluster) as admin:
+        error = (await admin.alter_configs({resource: [change]}))[resource]
+    assert error is not None and error.remedy.count("`") == 2 and remedy in error.remedy
 
 
 async def test_nodes_and_disks(nursery: trio.Nursery) -> None:

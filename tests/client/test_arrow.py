@@ -19,7 +19,7 @@ from mqd.client.group_consumer import open_group_consumer
 from mqd.client.partitioner import partition_for_key
 from mqd.client.sync import connect as connect_blocking
 from mqd.errors import ErrorCode
-from mqd.protocol.batch import seal
+from mqd.protocol.batch import write_crc
 from mqd.protocol.batch_builder import build_batch
 from mqd.protocol.compression import Codec
 from mqd.protocol.record_reader import Record, iterate_records
@@ -177,7 +177,7 @@ async def test_damage_is_reported_after_the_records_before_it(nursery: trio.Nurs
     fill(partition, 30)
     bad = bytearray(partition.batches[1])
     bad[61] ^= 0x40
-    seal(bad)
+    write_crc(bad)
     partition.batches[1] = bad
     async with consuming(cluster, {A0: "beginning"}, end="end") as (_, consumer):
         reader = consumer.arrow_batches(["value"], rows_max=5)

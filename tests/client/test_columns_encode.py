@@ -52,7 +52,7 @@ def _read(batches: list[EncodedBatch]) -> dict[int, list[tuple[Any, ...]]]:
     """
     found: dict[int, list[tuple[Any, ...]]] = {}
     for batch in batches:
-        batch.seal(1, 2, 3, transactional=False)
+        batch.finish(1, 2, 3, transactional=False)
         assert check_records(batch.data).records_count == batch.records
         rows = found.setdefault(batch.partition, [])
         rows += [
@@ -94,7 +94,7 @@ def test_both_directions() -> None:
     batches = encode(keys, values, np.zeros(900, np.int32), timestamps_ms=5, batch_bytes=10_000)
     data, offset = bytearray(), 0
     for batch in batches:
-        batch.seal(-1, -1, -1, transactional=False)
+        batch.finish(-1, -1, -1, transactional=False)
         batch.data[:8] = offset.to_bytes(8, "big")
         offset += batch.records
         data += batch.data
@@ -113,7 +113,7 @@ def test_equal_to_a_batch_built_record_by_record() -> None:
     ]
     keys, values = (pa.array(list(column), pa.binary()) for column in zip(*rows, strict=True))
     (batch,) = encode(keys, values, np.zeros(300, np.int32), timestamps_ms=9, batch_bytes=1 << 30)
-    batch.seal(8, 1, 4, transactional=True)
+    batch.finish(8, 1, 4, transactional=True)
     assert batch.data == build_batch(
         rows, timestamp=9, producer_id=8, producer_epoch=1, base_sequence=4, transactional=True
     )
@@ -131,7 +131,7 @@ def test_a_stock_client_reads_it() -> None:
         codec=Codec.GZIP,
     )
     (batch,) = batches
-    batch.seal(-1, -1, -1, transactional=False)
+    batch.finish(-1, -1, -1, transactional=False)
     reader = PythonBatch(bytes(batch.data))
     assert reader.validate_crc()
     assert [(r.offset, r.timestamp, r.key, r.value, r.headers) for r in reader] == [
@@ -194,13 +194,13 @@ def test_nulls_that_have_bytes_below_them() -> None:
     assert found == {0: [(b"aa", b"aa", 0, []), (None, None, 0, []), (b"cc", b"cc", 0, [])]}
 
 
-def test_seal_again_with_other_producer_numbers() -> None:
+def test_finish_again_with_other_producer_numbers() -> None:
     (batch,) = encode(
         pa.array([b"k"]), pa.array([b"v"]), np.array([4]), timestamps_ms=0, codec=Codec.ZSTD
     )
     for numbers in ((5, 1, 9), (6, 0, 0), (-1, -1, -1)):
         for transactional in (True, False):
-            batch.seal(*numbers, transactional=transactional)
+            batch.finish(*numbers, transactional=transactional)
             header = validate(batch.data)
             assert (header.producer_id, header.producer_epoch, header.base_sequence) == numbers
             assert header.is_transactional == transactional

@@ -51,7 +51,7 @@ def test_the_fast_path_equals_the_general_path(
     batches = encode(**arguments)
     assert [bytes(batch.data) for batch in batches] == _general(monkeypatch, **arguments)
     for batch in batches:
-        batch.seal(4, 0, 9, transactional=True)
+        batch.finish(4, 0, 9, transactional=True)
         assert check_records(batch.data).records_count == batch.records
 
 

@@ -31,12 +31,12 @@ class Built:
         self._records = [Record(0, 1000, None, value) for value in values]
         self.records = len(self._records)
         self.data = build_batch(self._records)
-        self.seals: list[tuple[int, int, int]] = []
+        self.finished: list[tuple[int, int, int]] = []
 
-    def seal(
+    def finish(
         self, producer_id: int, producer_epoch: int, base_sequence: int, *, transactional: bool
     ) -> None:
-        self.seals.append((producer_id, producer_epoch, base_sequence))
+        self.finished.append((producer_id, producer_epoch, base_sequence))
         self.data = build_batch(
             self._records,
             producer_id=producer_id,
@@ -198,7 +198,7 @@ async def test_a_request_without_response_is_sent_again_with_the_same_sequence(
     async with producing(cluster) as (_, producer):
         await send_all(producer, batches)
     assert values_of(cluster, A0) == numbers(30)
-    assert [len(batch.seals) for batch in batches] == [1] * 10
+    assert [len(batch.finished) for batch in batches] == [1] * 10
 
 
 async def test_a_moved_leader_is_found(
@@ -423,7 +423,7 @@ async def test_unknown_topics_and_partitions_are_refused(
     async with producing(cluster) as (_, producer):
         with pytest.raises(ValueError, match="partition of the destination is -1: give"):
             await producer.send("a", Built(-1, b"x"))
-        with pytest.raises(ClientError, match="partition a-2: the topic has partitions 0 to 1"):
+        with pytest.raises(ClientError, match="partition 2 of 'a' does not exist: the topic has"):
             await producer.send("a", Built(2, b"x"))
         with pytest.raises(ClientError, match="Topic 'b' does not exist"):
             await producer.send("b", Built(0, b"x"))

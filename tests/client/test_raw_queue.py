@@ -3,7 +3,7 @@
 add P [P ...]     batches of three records for these partitions of topic "a"
 take [NODE]       the request to the node: partition and sequence of each batch
 ok P SEQUENCE     that batch in flight is acknowledged
-CODE P SEQUENCE   the batch in flight is refused with this code, lower case: the verdict
+CODE P SEQUENCE   the batch in flight is refused with this code, lower case: the outcome
 lost P SEQUENCE   its request has no response: it may be stored
 at SECONDS        time passes; batches are retried a second after they failed
 queue             partitions with the sequences that are not acknowledged; `*` where in flight
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from mqd.client.errors import ClientError
-from mqd.client.raw_queue import NOT_APPENDED, Entry, RawQueue, Verdict
+from mqd.client.raw_queue import NOT_APPENDED, BatchOutcome, QueuedBatch, RawQueue
 from mqd.errors import ErrorCode
 from mqd.types import TopicPartition
 from tests.client.test_raw_producer import Built
@@ -135,7 +135,7 @@ class Played:
     def __init__(self) -> None:
         self.queue = queue_of()
         self.now = 0.0
-        self.in_flight: dict[tuple[int, int], Entry] = {}
+        self.in_flight: dict[tuple[int, int], QueuedBatch] = {}
 
     def step(self, word: str, *rest: str) -> str:
         if word == "add":
@@ -158,17 +158,17 @@ class Played:
         entry = self.in_flight.pop((int(rest[0]), int(rest[1])))
         return self.respond(entry, word)
 
-    def respond(self, entry: Entry, word: str) -> str:
+    def respond(self, entry: QueuedBatch, word: str) -> str:
         code = ErrorCode[{"ok": "NONE", "lost": "NETWORK_EXCEPTION"}.get(word, word.upper())]
-        verdict, error = self.queue.judge(entry, ClientError(code) if code else None)
-        if verdict is Verdict.ACKNOWLEDGED:
+        outcome, error = self.queue.judge(entry, ClientError(code) if code else None)
+        if outcome is BatchOutcome.ACKNOWLEDGED:
             self.queue.acknowledge(entry)
         else:
             assert error is not None
             self.queue.put_back(
                 entry, error, maybe_appended=code not in NOT_APPENDED, retry_at=self.now + 1
             )
-        return "" if word in ("ok", "lost") else verdict.name
+        return "" if word in ("ok", "lost") else outcome.name
 
     def show_queue(self) -> str:
         lines = []

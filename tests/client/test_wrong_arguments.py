@@ -55,6 +55,7 @@ from mqd.client import (
     open_raw_producer,
     open_transactional_producer,
     resolve_offsets,
+    sync,
 )
 from mqd.client.descriptions import ElectionType, Place
 from tests.client.fake import FakeCluster
@@ -614,3 +615,50 @@ async def test_a_client_whose_block_has_ended(nursery: trio.Nursery) -> None:
 def test_admin_needs_a_client() -> None:
     with pytest.raises(TypeError, match="client is 5: give the client of"):
         Admin(5)  # type: ignore[arg-type]
+
+
+WITH_OPTIONS: dict[str, Callable[..., object]] = {
+    "connect": connect,
+    "open_arrow_producer": mqd.client.open_arrow_producer,
+    "open_consumer": open_consumer,
+    "open_group_consumer": open_group_consumer,
+    "open_producer": open_producer,
+    "open_range": open_range,
+    "open_raw_producer": open_raw_producer,
+    "open_transactional_producer": open_transactional_producer,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "sentence"),
+    [
+        ("open_producer", "lingr_ms", "Did you mean 'linger_ms'?"),
+        ("open_transactional_producer", "timeout", "Did you mean 'timeout_s'?"),
+        ("open_group_consumer", "instance", "Did you mean 'instance_id'?"),
+        ("open_consumer", "reads_committed", "Did you mean 'read_committed'?"),
+        ("open_range", "bytes", "Did you mean 'bytes_max'?"),
+        ("open_raw_producer", "twophase", "Did you mean 'two_phase'?"),
+        ("open_arrow_producer", "delivery_timeout", "Did you mean 'delivery_timeout_s'?"),
+        ("connect", "clientid", "Did you mean 'client_id'?"),
+    ],
+)
+def test_an_unknown_option_is_refused_with_the_most_similar_name(
+    name: str, option: str, sentence: str
+) -> None:
+    with pytest.raises(TypeError) as caught:
+        WITH_OPTIONS[name](None, **{option: 1})
+    assert isinstance(caught.value, InvalidType)
+    assert str(caught.value) == f"{option!r} is not an option of {name}. {sentence}"
+
+
+def test_every_function_with_options_checks_their_names() -> None:
+    functions = {name for name in mqd.client.__all__ if name.startswith("open_")} | {"connect"}
+    assert functions == set(WITH_OPTIONS)
+    for name, function in WITH_OPTIONS.items():
+        with pytest.raises(InvalidType, match=f"^'xyzzy' is not an option of {name}: choose from"):
+            function(None, xyzzy=1)
+
+
+def test_the_client_without_trio_checks_the_names_of_options() -> None:
+    with pytest.raises(InvalidType, match=r"of connect\. Did you mean 'timeout_s'\?"):
+        sync.connect("127.0.0.1:1", timeout=1)

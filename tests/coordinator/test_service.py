@@ -29,7 +29,7 @@ from mqd.coordinator.shard import (
 )
 from mqd.errors import ErrorCode, MqError
 from mqd.logs import RepeatFilter
-from mqd.protocol.batch import seal
+from mqd.protocol.batch import write_crc
 from mqd.protocol.batch_builder import build_batch
 from mqd.replica.partition import Partition
 from tests.log.support import FaultyDisk, wait_until
@@ -437,7 +437,7 @@ async def test_the_unreadable_part_of_a_damaged_batch_is_skipped(
         await runtime.ask("put", b"a", b"1")
         torn = build_batch([(b"x", b"1"), (b"y", b"2")])
         torn[-9] = 0x7F  # the length of the last record
-        seal(torn)
+        write_crc(torn)
         runtime.replica.append_nowait(partition, memoryview(torn), -1, 0)
         runtime.replica.end_of_turn()
         await runtime.ask("put", b"b", b"1")

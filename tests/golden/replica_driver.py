@@ -131,10 +131,10 @@ class ReplicaDriver:
             "refuses": IsrOutcome(_PARTITION, ErrorCode.INELIGIBLE_REPLICA),
             "no-response": None,
         }[verdict]
-        settled = self._leader.in_sync.on_outcome(change, outcome)
-        if settled in (ProposalResult.COMMITTED, ProposalResult.REFUSED):
+        result = self._leader.in_sync.on_outcome(change, outcome)
+        if result in (ProposalResult.COMMITTED, ProposalResult.REFUSED):
             self._leader.isr_decided(self._now)
-        return settled.value
+        return result.value
 
     # -- what it shows
 

@@ -16,7 +16,7 @@ from mqd.errors import ErrorCode, MqError, StorageError
 from mqd.io.disk import File
 from mqd.log.log_config import LogConfig
 from mqd.log.partition_log import LogFailure, PartitionLog
-from mqd.protocol.batch import iterate_batches, seal
+from mqd.protocol.batch import iterate_batches, write_crc
 from mqd.protocol.files import RECOVERY_POINT_CHECKPOINT, decode_offset_checkpoint
 from mqd.protocol.slices import all_slices
 from mqd.types import TopicPartition
@@ -154,13 +154,13 @@ async def test_consecutive_batches_are_one_write_per_segment(
 
 
 def damaged(
-    change: Callable[[bytearray], object], *, sealed: bool = False
+    change: Callable[[bytearray], object], *, crc_is_valid: bool = False
 ) -> Callable[[bytes], bytes]:
     def damage(data: bytes) -> bytes:
         out = bytearray(data)
         change(out)
-        if sealed:
-            seal(out)
+        if crc_is_valid:
+            write_crc(out)
         return bytes(out)
 
     return damage
@@ -177,7 +177,7 @@ DAMAGES = {
         lambda data: data.__setitem__(slice(12, 16), (0).to_bytes(4, "big"))
     ),
     "no offsets": damaged(
-        lambda data: data.__setitem__(slice(23, 27), b"\xff\xff\xff\xff"), sealed=True
+        lambda data: data.__setitem__(slice(23, 27), b"\xff\xff\xff\xff"), crc_is_valid=True
     ),
 }
 

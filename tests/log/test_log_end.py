@@ -11,7 +11,7 @@ from mqd.log.log_end import (
     LogEndCheckpoint,
     decode_log_ends,
     encode_log_ends,
-    why_lost,
+    loss_reason,
 )
 from mqd.protocol.files import FileFormatError
 from mqd.types import NO_EPOCH, TopicPartition
@@ -73,7 +73,7 @@ CLAIM = LogEnd(TOPIC_ID, 42, 3, 0x9F2C11D0)
 def test_a_log_must_contain_the_named_batch(
     found_end: int, last: LogEnd | None, lost: bool
 ) -> None:
-    reason = why_lost(CLAIM, found_end, last)
+    reason = loss_reason(CLAIM, found_end, last)
     assert (reason is not None) == lost
     if reason is not None:
         assert "end offset 42, leader epoch 3, CRC 9f2c11d0" in reason and "found" in reason
@@ -82,4 +82,4 @@ def test_a_log_must_contain_the_named_batch(
 def test_a_line_without_a_batch_compares_the_end_alone() -> None:
     claim = LogEnd(TOPIC_ID, 42)
     assert (claim.leader_epoch, claim.crc) == (NO_EPOCH, NO_CRC)
-    assert why_lost(claim, 42, CLAIM) is None and why_lost(claim, 41, None) is not None
+    assert loss_reason(claim, 42, CLAIM) is None and loss_reason(claim, 41, None) is not None

@@ -15,7 +15,7 @@ from mqd.log.appending import Appended, plan_append
 from mqd.log.log_config import LogConfig
 from mqd.log.partition_log import PartitionLog
 from mqd.log.segment import Segment
-from mqd.protocol.batch import parse_header, seal, validate
+from mqd.protocol.batch import parse_header, validate, write_crc
 from mqd.protocol.batch_builder import build_batch
 from mqd.protocol.compression import Codec
 from mqd.protocol.record_reader import Record
@@ -51,11 +51,11 @@ def refusal(log: PartitionLog, data: bytes | bytearray, **given: Any) -> ErrorCo
 
 
 def patched(
-    data: bytearray, form: str, position: int, value: int, *, sealed: bool = True
+    data: bytearray, form: str, position: int, value: int, *, crc_is_valid: bool = True
 ) -> bytearray:
     pack_into(form, data, position, value)
-    if sealed:
-        seal(data)
+    if crc_is_valid:
+        write_crc(data)
     return data
 
 
@@ -90,16 +90,19 @@ def test_malformed_batches_are_refused_with_kafka_s_codes() -> None:
         (1, ErrorCode.INVALID_RECORD),
         (3, ErrorCode.CORRUPT_MESSAGE),
     ):
-        assert refusal(log, patched(batch(), ">b", 16, magic, sealed=False)) is code
+        assert refusal(log, patched(batch(), ">b", 16, magic, crc_is_valid=False)) is code
     for length in (48, 0, -1, -(2**31)):
         assert (
-            refusal(log, patched(batch(), ">i", 8, length, sealed=False))
+            refusal(log, patched(batch(), ">i", 8, length, crc_is_valid=False))
             is ErrorCode.CORRUPT_MESSAGE
         )
     assert (
-        refusal(log, patched(batch(), ">i", 8, 2**31 - 1, sealed=False)) is ErrorCode.INVALID_RECORD
+        refusal(log, patched(batch(), ">i", 8, 2**31 - 1, crc_is_valid=False))
+        is ErrorCode.INVALID_RECORD
     )
-    assert refusal(log, patched(batch(), ">q", 0, 1, sealed=False)) is ErrorCode.INVALID_RECORD
+    assert (
+        refusal(log, patched(batch(), ">q", 0, 1, crc_is_valid=False)) is ErrorCode.INVALID_RECORD
+    )
     flipped = batch(b"value")
     flipped[-1] ^= 1
     assert refusal(log, flipped) is ErrorCode.CORRUPT_MESSAGE
@@ -193,7 +196,7 @@ def test_refused_timestamps_are_not_searched_in_expensive_batches() -> None:
     small = build_batch([Record(0, NOW + 3_600_001, None, b"v")], codec=Codec.GZIP)
     damaged = memoryview(bytearray(small))
     damaged[61] ^= 0xFF
-    seal(damaged)
+    write_crc(damaged)
     for data in (large, damaged):
         with pytest.raises(MqError) as caught:
             plan_append(log, memoryview(bytearray(data)), leader_epoch=0, now_ms=NOW)

@@ -11,7 +11,7 @@ from mqd.errors import ErrorCode, MqError
 from mqd.log.log_config import LogConfig
 from mqd.log.recompression import is_small, is_wanted, recompressed
 from mqd.log.record_inspection import bytes_max
-from mqd.protocol.batch import ATTRIBUTES_POSITION, parse_header, seal, validate
+from mqd.protocol.batch import ATTRIBUTES_POSITION, parse_header, validate, write_crc
 from mqd.protocol.batch_builder import build_batch
 from mqd.protocol.compression import Codec
 from mqd.protocol.record_reader import Record, iterate_records
@@ -105,7 +105,7 @@ def test_invalid_batches_are_not_recompressed() -> None:
 def test_records_that_cannot_be_decompressed_are_refused() -> None:
     view = memoryview(bytearray(sent()))
     pack_into(">h", view, ATTRIBUTES_POSITION, Codec.ZSTD)
-    seal(view)
+    write_crc(view)
     with pytest.raises(MqError) as caught:
         recompressed(view, LogConfig(compression_type="gzip"))
     assert caught.value.code is ErrorCode.CORRUPT_MESSAGE

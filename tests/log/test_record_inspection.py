@@ -13,7 +13,7 @@ from mqd import limits
 from mqd.errors import ErrorCode, MqError
 from mqd.log import record_inspection as module
 from mqd.log.record_inspection import RecordInspection
-from mqd.protocol.batch import HEADER, parse_header, seal
+from mqd.protocol.batch import HEADER, parse_header, write_crc
 from mqd.protocol.batch_builder import build_batch
 from mqd.protocol.compression import Codec, compress
 from mqd.protocol.record_reader import Record, iterate_records, record_bytes
@@ -35,7 +35,7 @@ def forged(
     base_timestamp: int = NOW,
     max_timestamp: int = NOW,
 ) -> memoryview:
-    """A sealed batch with any header."""
+    """A batch with any header, and a valid CRC."""
     body = bytes(compress(codec, records))
     data = bytearray(
         HEADER.pack(
@@ -55,7 +55,7 @@ def forged(
         )
         + body
     )
-    seal(data)
+    write_crc(data)
     return memoryview(data)
 
 
@@ -204,7 +204,7 @@ def test_an_unreadable_stream_costs_its_whole_budget() -> None:
     looking = RecordInspection()
     data = bytearray(forged(KEYED, 1, codec=Codec.GZIP))
     data[-5:] = b"xxxxx"
-    seal(data)
+    write_crc(data)
     assert refusal(memoryview(data), looking).code is ErrorCode.CORRUPT_MESSAGE
     assert refusal(memoryview(batch()), looking).code is ErrorCode.KAFKA_STORAGE_ERROR
 

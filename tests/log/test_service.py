@@ -612,6 +612,18 @@ async def test_a_full_disk_fails_writes_and_serves_reads_until_space_is_free(
 # -- shortening
 
 
+async def test_the_first_start_does_not_look_like_one_after_a_crash(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "mqd.log.service")
+    harness = Harness(tmp_path)
+    await harness.service.start()
+    assert "logs loaded count=0 seconds=" in caplog.text and "clean" not in caplog.text
+    harness.open(ROLLING)
+    await harness.restart()  # after a kill
+    assert "logs loaded count=1" in caplog.text and "clean=False" in caplog.text
+
+
 async def test_truncation(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
     log = harness.open(ROLLING)
     for number in range(30):

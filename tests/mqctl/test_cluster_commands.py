@@ -89,9 +89,10 @@ def test_brokers_are_listed_and_described(mqctl: Mqctl, three: Loopback) -> None
     described = mqctl("broker", "describe", "3", "-o", "json").data
     assert described["lagging"] == ["a-1", "a-2"] and described["directories"] == []
     text = mqctl("broker", "describe", "1").out
+    assert "\nsize " in text and "\nfree " in text and "usable bytes" not in text
     assert "/data" in text and "/broken" in text and "50 B" in text
     ran = mqctl("broker", "describe", "7")
-    assert ran.code == 1 and "the brokers are 1, 2, 3" in ran.err
+    assert ran.code == 1 and "existing brokers: 1, 2, 3" in ran.err
 
 
 def test_an_unreachable_broker_is_reported(mqctl: Mqctl, three: Loopback) -> None:
@@ -358,6 +359,16 @@ def test_a_broker_is_drained(mqctl: Mqctl, three: Loopback) -> None:
     assert ran.code == 0 and all(2 not in each.held for each in three.cluster.topics["a"])
 
 
+def test_a_drain_of_the_only_broker_is_an_error(mqctl: Mqctl, served: Loopback) -> None:
+    served.inside(lambda: served.cluster.add_topic("a"))
+    ran = mqctl("broker", "drain", "1", "-o", "json")
+    assert ran.code == 1 and [each["message"] for each in ran.data["errors"]] == [
+        "cannot move a-0: no other broker is alive",
+        "no replica can leave broker 1",
+    ]
+    assert "error: no replica can leave broker 1\n  add a broker, or use --allow-fewer" in ran.err
+
+
 def test_a_drain_without_another_broker_needs_allow_fewer_replicas(
     mqctl: Mqctl, three: Loopback
 ) -> None:
@@ -368,6 +379,8 @@ def test_a_drain_without_another_broker_needs_allow_fewer_replicas(
         and "cannot move a-0: 2 replicas need 2 other brokers; alive: 1" in ran.err
         and "--allow-fewer-replicas" in ran.err
     )
+    planned = mqctl("broker", "drain", "2")
+    assert planned.code == 3 and "error: 1 of 2 replicas cannot leave broker 2\n" in planned.err
     ran = mqctl("broker", "drain", "2", "--execute", "--allow-fewer-replicas")
     assert ran.code == 0 and [each.held for each in three.cluster.topics["a"]] == [
         [1],

@@ -179,7 +179,11 @@ def test_json_is_written_also_for_errors(mqctl: Callable[..., Ran], served: Loop
         "exit_code": 1,
     }
     ran = mqctl("topic", "describe", "nope", "-o", "json")
-    assert (ran.code, ran.data) == (1, [])
+    assert ran.code == 1 and ran.data["errors"][0]["message"] == "Topic 'nope' does not exist."
+    served.inside(lambda: served.cluster.add_topic("a"))
+    for arguments in (["topic", "create", "a"], ["group", "describe", "nope"]):
+        ran = mqctl(*arguments, "-o", "json")
+        assert ran.code == 1 and len(ran.data["errors"]) == 1, arguments
     for arguments in (["topic", "frob"], ["topic", "list", "--frob"], ["topic", "trim", "x"]):
         ran = mqctl(*arguments, "--output=json")
         assert (ran.code, ran.data["exit_code"], len(ran.data["errors"])) == (2, 2, 1), arguments
@@ -207,7 +211,7 @@ def test_topic_config(mqctl: Callable[..., Ran], served: Loopback) -> None:
         and "no configuration key 'typo'" in ran.err
     )
     ran = mqctl("topic", "config", "set", "a", "x=bad")
-    assert ran.code == 1 and ran.err.startswith("error: topic 'a': a bad value\n  list keys")
+    assert ran.code == 1 and ran.err.startswith("error: topic 'a': a bad value\n  list its keys")
     assert mqctl("topic", "config", "set", "a", "novalue").code == 2
     assert "dry run" in mqctl("topic", "config", "set", "a", "retention.ms=9", "--dry-run").err
     assert mqctl("topic", "config", "get", "nope").code == 1

@@ -71,7 +71,9 @@ async def test_a_data_directory_may_have_the_name_of_a_partition(data: Path) -> 
     home = data.rename(data.with_name("node-1"))
     result = run("verify", home)
     assert result.exit_code == 0 and "1 partitions, 20 batches" in result.stderr
-    assert run("verify", home.parent).exit_code == 1  # it contains nodes, not partitions
+    shutil.copytree(home, home.with_name("node-2"))
+    result = run("verify", home.parent)  # as `mqd dev` makes it
+    assert result.exit_code == 0 and "2 partitions, 40 batches" in result.stderr
 
 
 async def test_verify_of_a_data_directory_finds_its_log_directories(

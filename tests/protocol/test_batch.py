@@ -44,12 +44,12 @@ def numbered(rows: list[Any], base_offset: int = 0) -> list[Record]:
     ]
 
 
-def resealed(data: bytes | bytearray, **changes: int) -> bytearray:
+def with_valid_crc(data: bytes | bytearray, **changes: int) -> bytearray:
     """The batch with other header fields and a valid CRC."""
     out = bytearray(data)
     header = parse_header(out)._replace(**changes)
     batch.HEADER.pack_into(out, 0, *header)
-    batch.seal(out)
+    batch.write_crc(out)
     return out
 
 
@@ -190,7 +190,7 @@ def test_fields_outside_the_crc_are_patched_in_place() -> None:
     struct.pack_into(">q", data, batch.MAX_TIMESTAMP_POSITION, 5)
     with pytest.raises(MqError, match="CRC"):
         validate(data)
-    batch.seal(data)
+    batch.write_crc(data)
     assert validate(data).max_timestamp == 5
 
 
@@ -240,14 +240,14 @@ def test_validate_returns_kafkas_codes() -> None:
         assert code_of(validate, good[:size]) is ErrorCode.INVALID_RECORD
         assert code_of(validate, good, end=size) is ErrorCode.INVALID_RECORD
     for magic, code in ((0, 87), (1, 87), (3, 2), (-1, 2)):
-        assert code_of(validate, resealed(good, magic=magic)) == code
+        assert code_of(validate, with_valid_crc(good, magic=magic)) == code
     for changes in (
         {"attributes": 5},
         {"attributes": 7},
         {"last_offset_delta": -1},
         {"records_count": -1},
     ):
-        assert code_of(validate, resealed(good, **changes)) is ErrorCode.CORRUPT_MESSAGE
+        assert code_of(validate, with_valid_crc(good, **changes)) is ErrorCode.CORRUPT_MESSAGE
     for position in range(batch.CRC_POSITION, len(good)):
         bad = bytearray(good)
         bad[position] ^= 1
@@ -266,27 +266,29 @@ def test_the_deep_check_counts(codec: Codec) -> None:
         {"last_offset_delta": 3},
         {"records_count": 2, "last_offset_delta": 1},
     ):
-        assert code_of(check_records, resealed(good, **changes)) is ErrorCode.INVALID_RECORD
+        assert code_of(check_records, with_valid_crc(good, **changes)) is ErrorCode.INVALID_RECORD
     assert (
-        code_of(check_records, resealed(good, records_count=4, last_offset_delta=3))
+        code_of(check_records, with_valid_crc(good, records_count=4, last_offset_delta=3))
         is ErrorCode.CORRUPT_MESSAGE
     )
     assert (
-        code_of(list, iterate_records(resealed(good, records_count=2))) is ErrorCode.CORRUPT_MESSAGE
+        code_of(list, iterate_records(with_valid_crc(good, records_count=2)))
+        is ErrorCode.CORRUPT_MESSAGE
     )
     assert (
-        code_of(list, iterate_records(resealed(good, records_count=4))) is ErrorCode.CORRUPT_MESSAGE
+        code_of(list, iterate_records(with_valid_crc(good, records_count=4)))
+        is ErrorCode.CORRUPT_MESSAGE
     )
     assert (
-        code_of(list, iterate_records(resealed(good, records_count=-4)))
+        code_of(list, iterate_records(with_valid_crc(good, records_count=-4)))
         is ErrorCode.CORRUPT_MESSAGE
     )
 
 
 def of_body(body: bytes, count: int = 1) -> bytearray:
-    """A sealed batch around hand-made record bytes."""
+    """A batch with a valid CRC around hand-made record bytes."""
     data = build_batch([(None, b"")])[: batch.HEADER_BYTES] + body
-    return resealed(
+    return with_valid_crc(
         data,
         batch_length=len(data) - batch.LOG_OVERHEAD_BYTES,
         records_count=count,
@@ -343,7 +345,7 @@ def test_damage_under_a_true_crc_is_an_mq_error(
 ) -> None:
     data = build_batch(numbered(rows), codec=codec)
     data[batch.HEADER_BYTES + int(where * (len(data) - batch.HEADER_BYTES))] = byte
-    batch.seal(data)
+    batch.write_crc(data)
     for read in (check_records, lambda view: list(iterate_records(view, limit=1 << 20))):
         try:
             read(data)

@@ -119,7 +119,7 @@ def test_the_fast_writer_equals_the_general_one(
             "base_sequence": sequence,
             "transactional": transactional,
         }
-        assert writer.seal(**options) == build_batch(numbered(given_rows), **options)
+        assert writer.finish(**options) == build_batch(numbered(given_rows), **options)
 
 
 def test_a_long_batch_is_written_the_same() -> None:
@@ -127,7 +127,7 @@ def test_a_long_batch_is_written_the_same() -> None:
     given_rows = [(index, b"k" * (index % 70), b"v" * (index % 70), ()) for index in range(8300)]
     for row in given_rows:
         writer.append(*row)
-    assert writer.seal() == build_batch(numbered(given_rows))
+    assert writer.finish() == build_batch(numbered(given_rows))
     writer.free()
     assert writer.count == 8300
 

@@ -29,7 +29,7 @@ from mqd.protocol.schema import (
     UUID,
     VARINT,
     VARLONG,
-    Kind,
+    FieldKind,
     array,
     field,
     message,
@@ -41,7 +41,9 @@ A_BILLION = "3b9aca00"
 A_BILLION_COMPACT = "81 94 eb dc 03"
 
 
-def parse(kind: Kind, data: str | bytes, *, flexible: bool = False, nullable: bool = False) -> Any:
+def parse(
+    kind: FieldKind, data: str | bytes, *, flexible: bool = False, nullable: bool = False
+) -> Any:
     cursor = Cursor(
         bytes.fromhex(data) if isinstance(data, str) else data, 0, limits.REQUEST_ELEMENTS_MAX
     )
@@ -50,7 +52,7 @@ def parse(kind: Kind, data: str | bytes, *, flexible: bool = False, nullable: bo
     return value
 
 
-def build(kind: Kind, value: Any, *, flexible: bool = False, nullable: bool = False) -> str:
+def build(kind: FieldKind, value: Any, *, flexible: bool = False, nullable: bool = False) -> str:
     stream = BytesIO()
     kind.at(0, flexible=flexible, nullable=nullable)._build(value, stream, None, "")
     return stream.getvalue().hex()
@@ -76,7 +78,7 @@ NUMBERS = [
 
 
 @pytest.mark.parametrize(("kind", "data", "value"), NUMBERS)
-def test_numbers(kind: Kind, data: str, value: Any) -> None:
+def test_numbers(kind: FieldKind, data: str, value: Any) -> None:
     assert parse(kind, data) == value
     assert build(kind, value) == data
     with pytest.raises(ProtocolError):
@@ -122,7 +124,7 @@ def test_signed_varints(value: int) -> None:
         (VARLONG, "ffffffffffffffffff02", "too large"),
     ],
 )
-def test_invalid_varints(kind: Kind, data: str, message: str | None) -> None:
+def test_invalid_varints(kind: FieldKind, data: str, message: str | None) -> None:
     if message is None:
         assert parse(kind, data) == 0
     else:
@@ -154,7 +156,7 @@ def test_invalid_varints(kind: Kind, data: str, message: str | None) -> None:
         (message(field("a", INT8)), True, "ff", None),
     ],
 )
-def test_behind_lengths(kind: Kind, flexible: bool, data: str, value: Any) -> None:
+def test_behind_lengths(kind: FieldKind, flexible: bool, data: str, value: Any) -> None:
     data = data.replace(" ", "")
     assert parse(kind, data, flexible=flexible, nullable=True) == value
     assert build(kind, value, flexible=flexible, nullable=True) == data
@@ -193,7 +195,7 @@ def test_behind_lengths(kind: Kind, flexible: bool, data: str, value: Any) -> No
         ),
     ],
 )
-def test_invalid_lengths(kind: Kind, flexible: bool, data: str, message: str) -> None:
+def test_invalid_lengths(kind: FieldKind, flexible: bool, data: str, message: str) -> None:
     with pytest.raises(ProtocolError, match=message):
         parse(kind, data, flexible=flexible)
 
@@ -203,7 +205,7 @@ def test_invalid_lengths(kind: Kind, flexible: bool, data: str, message: str) ->
 )
 @pytest.mark.parametrize("data", ["7fff", A_BILLION, A_BILLION_COMPACT, "7fffffff", "ffffffff0f"])
 @pytest.mark.parametrize("flexible", [False, True])
-def test_a_length_of_a_billion_costs_no_memory(kind: Kind, data: str, flexible: bool) -> None:
+def test_a_length_of_a_billion_costs_no_memory(kind: FieldKind, data: str, flexible: bool) -> None:
     construct = kind.at(0, flexible=flexible, nullable=False)
     cursor = Cursor(bytes.fromhex(data) + bytes(20), 0, limits.REQUEST_ELEMENTS_MAX)
     tracemalloc.start()
@@ -239,7 +241,7 @@ def test_strings_on_the_way_out() -> None:
 
 
 @pytest.mark.parametrize("kind", [STRING, TEXT, BYTES, array(INT8), array(STRING)])
-def test_null_is_written_only_where_allowed(kind: Kind) -> None:
+def test_null_is_written_only_where_allowed(kind: FieldKind) -> None:
     with pytest.raises(AssertionError, match="null"):
         build(kind, None)
 
@@ -297,7 +299,7 @@ def test_invalid_tagged_fields(data: str, message: str) -> None:
 
 
 def test_the_least_size_of_a_value_is_the_size_of_its_empty_encoding() -> None:
-    kinds: list[Kind] = [
+    kinds: list[FieldKind] = [
         BOOLEAN,
         INT64,
         UUID,

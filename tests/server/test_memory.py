@@ -286,8 +286,8 @@ def test_every_second_grant_goes_to_connections_that_complete_requests() -> None
         pool.wait(one, MIB // 2, MIB, second)
     order: list[Holding] = []
     while pool.is_wanted:
-        assert pool._beyond is not None
-        pool.done(pool._beyond)
+        assert pool._over_limit is not None
+        pool.done(pool._over_limit)
         pool.grant(9.0)
         order += [one for one in [good, *waiting] if one.reads and one not in order]
     assert order == [good, waiting[0], waiting[3], waiting[1], waiting[2]]

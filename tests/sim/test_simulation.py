@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from mqd.testing.__main__ import main
-from mqd.testing.faults.plan import Mode, Plan
+from mqd.testing.faults.plan import FaultPlan, Mode
 from mqd.testing.jobs import results
 from mqd.testing.runner import _Run, run_seed
 from mqd.testing.settings import LOADS, Result, Settings
@@ -82,7 +82,7 @@ def test_a_seed_replays_byte_for_byte_with_any_hash_seed() -> None:
 def test_no_plan_has_a_power_failure_where_only_kills_are_allowed() -> None:
     import random
 
-    plans = [Plan.draw(random.Random(seed)) for seed in range(200)]
+    plans = [FaultPlan.draw(random.Random(seed)) for seed in range(200)]
     assert {plan.mode for plan in plans} == set(Mode)
     for plan in plans:
         assert ("power" in plan.families) == (plan.mode is not Mode.KILL)

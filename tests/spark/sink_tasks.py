@@ -14,7 +14,7 @@ from mqd.client.sync import BlockingClient
 from pyspark_mqd.atomic_batch import TaskPrepared, prepare_rows
 from pyspark_mqd.atomic_driver import Driver
 from pyspark_mqd.decisions import NO_BATCH, Contents, Prepared
-from pyspark_mqd.exactly_once import Plan, TaskCommitted, commit_rows
+from pyspark_mqd.exactly_once import BatchPlan, TaskCommitted, commit_rows
 from pyspark_mqd.markers import RowSum
 from pyspark_mqd.sink_options import SinkOptions, columns_of, parse_sink_options
 from pyspark_mqd.sink_tasks import Task
@@ -76,7 +76,7 @@ class Query:
         values: list[bytes] | None = None,
         midway: Callable[[], Any] = lambda: None,
         run: str | None = None,
-        plan: Plan | None = None,
+        plan: BatchPlan | None = None,
     ) -> TaskCommitted:
         """A task of mode exactly-once. `midway` is called when its rows are sent in part."""
         batches = self._batches(task, batch_id, values, midway)
@@ -87,7 +87,7 @@ class Query:
             self._task(task, batch_id),
             batches,
             run=run,
-            plan=plan or Plan(),
+            plan=plan or BatchPlan(),
         )
 
     def plan(self) -> None:

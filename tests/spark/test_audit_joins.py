@@ -68,7 +68,7 @@ def test_counts_are_shown_for_each_kind(capsys: pytest.CaptureFixture[str]) -> N
         "number": 3,
         "detail": "",
     }
-    verdict = audit.Verdict(10, 8, 9, counts, [sample])
+    verdict = audit.AuditResult(10, 8, 9, counts, [sample])
     assert not verdict.is_clean
     audit.show("json", verdict)
     assert json.loads(capsys.readouterr().out)["violations"] == counts

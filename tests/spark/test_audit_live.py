@@ -17,7 +17,7 @@ from chaos.ensemble import Ensemble
 from chaos.history import value_of
 from mqd.client.sync import BlockingClient
 from mqd.types import TopicPartition
-from pyspark_mqd.pipelines.audit import Sources, Verdict, audit
+from pyspark_mqd.pipelines.audit import AuditResult, Sources, audit
 from pyspark_mqd.pipelines.audit_joins import KINDS, IdRule, parse_rule
 from pyspark_mqd.pipelines.cli import Failure
 
@@ -32,10 +32,10 @@ def write_lines(path: Path, rows: Iterable[Any]) -> str:
 
 
 @pytest.fixture
-def judge(spark: Any, tmp_path: Path) -> Callable[..., Verdict]:
+def judge(spark: Any, tmp_path: Path) -> Callable[..., AuditResult]:
     """Audit a history against a log, both given as rows."""
 
-    def run(events: list[Event], log: list[Row], **given: Any) -> Verdict:
+    def run(events: list[Event], log: list[Row], **given: Any) -> AuditResult:
         history = write_lines(tmp_path / "history.jsonl", events)
         rows = [
             {"topic": "t", "partition": p, "offset": offset, "id": name} for p, offset, name in log
@@ -68,11 +68,11 @@ def clean(records: int, producers: int = 2, partitions: int = 2) -> tuple[list[E
     return events, log
 
 
-def found(verdict: Verdict) -> dict[str, int]:
+def found(verdict: AuditResult) -> dict[str, int]:
     return {kind: count for kind, count in verdict.counts.items() if count}
 
 
-def test_planted_anomalies_are_each_found(judge: Callable[..., Verdict]) -> None:
+def test_planted_anomalies_are_each_found(judge: Callable[..., AuditResult]) -> None:
     events, log = clean(400)
     by_name = {name: index for index, (_, _, name) in enumerate(log)}
     end = len(log)
@@ -124,13 +124,13 @@ def test_planted_anomalies_are_each_found(judge: Callable[..., Verdict]) -> None
     assert details["doubled"] == f"2 copies, the last at 1:{end}"
 
 
-def test_a_damaged_history_is_refused(judge: Callable[..., Verdict]) -> None:
+def test_a_damaged_history_is_refused(judge: Callable[..., AuditResult]) -> None:
     events, log = clean(4)
     with pytest.raises(Failure, match="The history has 1 lines that are not events"):
         judge([*events, {"event": "perhaps", "topic": "t", "id": "x"}], log)
 
 
-def test_it_agrees_with_a_slow_walk_of_random_runs(judge: Callable[..., Verdict]) -> None:
+def test_it_agrees_with_a_slow_walk_of_random_runs(judge: Callable[..., AuditResult]) -> None:
     dice = random.Random(12)
     events, log = clean(300)
     events = [dice.choice([each, each, each, {**each, "event": "fail"}]) for each in events]

@@ -11,14 +11,14 @@ from click.testing import CliRunner
 
 from mqd.types import TopicPartition
 from pyspark_mqd.pipelines import checkpoint, lag, offsets
-from pyspark_mqd.pipelines.checkpoint import Checkpoint, CheckpointError, Entry
+from pyspark_mqd.pipelines.checkpoint import Checkpoint, CheckpointError, OffsetLogEntry
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1795420344914,"conf":{}}'
 
 
-def entry(batch: int, *sources: str) -> Entry:
-    return Entry(batch, METADATA, sources)
+def entry(batch: int, *sources: str) -> OffsetLogEntry:
+    return OffsetLogEntry(batch, METADATA, sources)
 
 
 def at(**partitions: int) -> str:
@@ -26,7 +26,7 @@ def at(**partitions: int) -> str:
     return json.dumps({"a": {name[1:]: offset for name, offset in partitions.items()}})
 
 
-def write(folder: Path, entries: list[Entry], committed: int) -> Path:
+def write(folder: Path, entries: list[OffsetLogEntry], committed: int) -> Path:
     """A checkpoint as Spark writes it, with the checksums of Hadoop beside its files."""
     for name in ("offsets", "commits"):
         (folder / name).mkdir(parents=True)

@@ -60,7 +60,7 @@ def test_rollup(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def seen(source: dict[str, str], *rest: Any, **others: Any) -> None:
         raise Seen(source)
 
-    monkeypatch.setattr(rollup, "Configuration", seen)
+    monkeypatch.setattr(rollup, "RollupConfiguration", seen)
     arguments = ["--topics", "a", "--checkpoint", "c"]
     if given != "read_committed":  # the default
         arguments += ["--isolation", given]

@@ -8,13 +8,13 @@ from pyspark_mqd.decisions import (
     ENTRY_CHARACTERS_MAX,
     NO_BATCH,
     NO_CONTENTS,
+    CommitAction,
     Contents,
-    Course,
     Decision,
     Place,
     Prepared,
     Slots,
-    course_of,
+    commit_action_of,
     decision_of,
     entries_of,
     entry_count_of,
@@ -24,7 +24,7 @@ from pyspark_mqd.decisions import (
 from pyspark_mqd.errors import OptionError
 from pyspark_mqd.markers import ExactlyOnceError, RowSum
 from pyspark_mqd.transaction_ids import (
-    Kind,
+    IdKind,
     Owner,
     check_identity,
     driver_id,
@@ -51,15 +51,15 @@ def decision(batch_id: int, count: int = 2, *, ended: bool = False) -> Decision:
     return Decision(batch_id, QUERY_ID, rows, ended, CLAIM, CONTENTS)
 
 
-def course(
+def action(
     found: Decision | None,
     batch_id: int,
     *,
     accept: bool = False,
     contents: Contents = CONTENTS,
     accept_changed: bool = False,
-) -> Course:
-    return course_of(
+) -> CommitAction:
+    return commit_action_of(
         found,
         batch_id=batch_id,
         query_id=QUERY_ID,
@@ -115,14 +115,14 @@ def test_a_record_of_another_format_stops_the_query() -> None:
 @pytest.mark.parametrize(
     ("found", "batch_id", "expected"),
     [
-        (NOTHING, 0, Course.DECIDE),
-        (decision(6).as_ended(), 7, Course.DECIDE),
-        (decision(7), 7, Course.ROLL_FORWARD),
-        (decision(7).as_ended(), 7, Course.ALREADY_COMMITTED),
+        (NOTHING, 0, CommitAction.DECIDE),
+        (decision(6).as_ended(), 7, CommitAction.DECIDE),
+        (decision(7), 7, CommitAction.ROLL_FORWARD),
+        (decision(7).as_ended(), 7, CommitAction.ALREADY_COMMITTED),
     ],
 )
-def test_what_commit_does(found: Decision | None, batch_id: int, expected: Course) -> None:
-    assert course(found, batch_id) is expected
+def test_what_commit_does(found: Decision | None, batch_id: int, expected: CommitAction) -> None:
+    assert action(found, batch_id) is expected
 
 
 PLANNED_MS = CONTENTS.planned_ms
@@ -145,7 +145,7 @@ def test_the_same_id_with_other_contents_stops_the_query(
     with pytest.raises(
         ExactlyOnceError, match=r"10 rows \(hash 77\), but this run of the batch has"
     ):
-        course(found, 7, contents=contents)
+        action(found, 7, contents=contents)
 
 
 @pytest.mark.parametrize("found", DECIDED, ids=["not ended", "ended"])
@@ -158,19 +158,19 @@ def test_the_same_id_with_other_contents_stops_the_query(
     ],
 )
 def test_the_same_batch_is_committed_already(found: Decision, contents: Contents) -> None:
-    assert course(found, 7, contents=contents) is not Course.DECIDE
+    assert action(found, 7, contents=contents) is not CommitAction.DECIDE
 
 
 def test_changed_rows_are_accepted_where_none_is_lost() -> None:
     found = decision(7).as_ended()
 
     fewer = Contents(RowSum(9, 5))
-    assert course(found, 7, contents=fewer, accept_changed=True) is Course.ALREADY_COMMITTED
+    assert action(found, 7, contents=fewer, accept_changed=True) is CommitAction.ALREADY_COMMITTED
     with pytest.raises(ExactlyOnceError, match="set option 'acceptChangedRows' to 'true'"):
-        course(found, 7, contents=fewer)
+        action(found, 7, contents=fewer)
     for accept_changed in (True, False):
         with pytest.raises(ExactlyOnceError, match="does not apply, because 1 rows would be lost"):
-            course(found, 7, contents=Contents(RowSum(11, 5)), accept_changed=accept_changed)
+            action(found, 7, contents=Contents(RowSum(11, 5)), accept_changed=accept_changed)
 
 
 def test_no_contents_are_those_of_no_rows() -> None:
@@ -181,26 +181,26 @@ def test_no_contents_are_those_of_no_rows() -> None:
 @pytest.mark.parametrize("found", [NOTHING, decision(5).as_ended()])
 def test_an_expired_record_stops_the_query(found: Decision | None) -> None:
     with pytest.raises(ExactlyOnceError, match=r"record of batch 6 is missing.*acceptMissing"):
-        course(found, 7)
-    assert course(found, 7, accept=True) is Course.DECIDE
+        action(found, 7)
+    assert action(found, 7, accept=True) is CommitAction.DECIDE
 
 
 def test_an_older_checkpoint_and_another_one_stop_the_query() -> None:
     with pytest.raises(ExactlyOnceError, match="the checkpoint is older"):
-        course(decision(8).as_ended(), 7)
+        action(decision(8).as_ended(), 7)
     with pytest.raises(ExactlyOnceError, match="the checkpoint is another"):
-        course(Decision(6, "another", (), True, CLAIM), 7)
+        action(Decision(6, "another", (), True, CLAIM), 7)
 
 
 @pytest.mark.parametrize("found", [None, Decision(6, QUERY_ID, (), True, "another")])
 def test_a_commit_without_the_newest_claim_stops(found: Decision | None) -> None:
     with pytest.raises(ExactlyOnceError, match="another run of this query has started"):
-        course(found, 7, accept=True)
+        action(found, 7, accept=True)
 
 
 def test_a_batch_is_not_decided_before_the_one_before_has_ended() -> None:
     with pytest.raises(ExactlyOnceError, match="decided but not ended"):
-        course(decision(6), 7)
+        action(decision(6), 7)
 
 
 def test_orphans_are_open_and_not_decided() -> None:
@@ -231,11 +231,11 @@ def test_a_slot_is_used_again_by_a_later_batch_only() -> None:
 def test_ids_belong_to_their_query() -> None:
     worker = worker_id(QUERY, "0123456789ab", 4)
 
-    assert owner_of(task_id(QUERY, 12)) == Owner(QUERY, Kind.TASK)
-    assert owner_of(driver_id(QUERY)) == Owner(QUERY, Kind.DRIVER)
-    assert owner_of(driver_id(QUERY, 3)) == Owner(QUERY, Kind.DRIVER)
-    assert owner_of(worker) == Owner(QUERY, Kind.WORKER)
-    assert owner_of(task_id(identity_of(QUERY_ID), 0)) == Owner(f"spark-{QUERY_ID}", Kind.TASK)
+    assert owner_of(task_id(QUERY, 12)) == Owner(QUERY, IdKind.TASK)
+    assert owner_of(driver_id(QUERY)) == Owner(QUERY, IdKind.DRIVER)
+    assert owner_of(driver_id(QUERY, 3)) == Owner(QUERY, IdKind.DRIVER)
+    assert owner_of(worker) == Owner(QUERY, IdKind.WORKER)
+    assert owner_of(task_id(identity_of(QUERY_ID), 0)) == Owner(f"spark-{QUERY_ID}", IdKind.TASK)
     assert owner_of("orders") is None
     assert owner_of("orders.x.1") is None
 

@@ -14,8 +14,8 @@ from mqd.client.errors import ClientError
 from mqd.client.sync import BlockingClient
 from pyspark_mqd import exactly_once
 from pyspark_mqd.exactly_once import (
+    BatchPlan,
     ExactlyOnceWriter,
-    Plan,
     TaskCommitted,
     check_plan,
     committed_rows,
@@ -142,13 +142,15 @@ def test_a_first_batch_that_was_planned_before_markers_expired_stops(
 ) -> None:
     options, task = query.parsed, Task(0, 0, 0, query.query_id)
     now_ms = wall_ms()
-    assert committed_rows(client, options, query.name, task, Plan(0, now_ms)) is None
-    assert committed_rows(client, options, query.name, task, Plan(0, now_ms - 3_600_000)) is None
+    assert committed_rows(client, options, query.name, task, BatchPlan(0, now_ms)) is None
+    assert (
+        committed_rows(client, options, query.name, task, BatchPlan(0, now_ms - 3_600_000)) is None
+    )
     old_ms = now_ms - DEFAULT_RETENTION_MS
     with pytest.raises(ExactlyOnceError, match="Batch 0 was planned and not completed"):
-        committed_rows(client, options, query.name, task, Plan(0, old_ms))
+        committed_rows(client, options, query.name, task, BatchPlan(0, old_ms))
     query.options["acceptMissingMarkers"] = "true"
-    assert committed_rows(client, query.parsed, query.name, task, Plan(0, old_ms)) is None
+    assert committed_rows(client, query.parsed, query.name, task, BatchPlan(0, old_ms)) is None
 
 
 def test_the_retention_of_the_brokers(client: BlockingClient) -> None:
@@ -200,11 +202,11 @@ def test_rows_of_a_source_that_has_shrunk_are_accepted_for_one_start(
     assert values_in(client, query.topic) == rows(0, 0)
 
 
-def planned(client: BlockingClient, query: Query, batch_id: int, planned_ms: int) -> Plan:
+def planned(client: BlockingClient, query: Query, batch_id: int, planned_ms: int) -> BatchPlan:
     """The plan of the first batch of a run, as a new process of the driver makes it."""
     exactly_once._planned_last.pop(query.name, None)
     newest = newest_markers(client, query.name, batch_id)
-    return Plan(batch_id, planned_ms, newest, alone=False)
+    return BatchPlan(batch_id, planned_ms, newest, alone=False)
 
 
 def test_an_older_checkpoint_stops_before_a_task_writes(
@@ -249,7 +251,7 @@ def test_a_batch_that_is_planned_again_stops_where_a_task_would_write(
     """The rows of partition 1 are those of task 0 in batch 1. Then partition 0 has rows, too."""
     query.commit_rows(0, 0)
     query.commit_rows(1, 0)
-    query.commit_rows(0, 1, values=[b"again"], plan=Plan(1, 2_000))
+    query.commit_rows(0, 1, values=[b"again"], plan=BatchPlan(1, 2_000))
     plan = planned(client, query, 1, 5_000)
 
     with pytest.raises(ExactlyOnceError, match="from before Spark planned it again"):

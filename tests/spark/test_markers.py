@@ -8,14 +8,14 @@ from pyspark_mqd.markers import (
     ExactlyOnceError,
     Marker,
     RowSum,
-    Verdict,
+    TaskAction,
     check_extra_tasks,
     check_first_batch,
     check_newest,
     check_same_rows,
-    judge,
-    judge_by_batch_marker,
     marker_of,
+    task_action_by_batch_marker,
+    task_action_of,
 )
 from pyspark_mqd.transaction_ids import batch_group, driver_id, owner_of, task_id, task_of
 
@@ -30,8 +30,10 @@ def marker(
     return Marker(batch_id, query_id, 100, 7, NOW_MS - age_ms, planned_ms)
 
 
-def verdict(found: Marker | None, batch_id: int, task: int = 0, *, accept: bool = False) -> Verdict:
-    return judge(
+def verdict(
+    found: Marker | None, batch_id: int, task: int = 0, *, accept: bool = False
+) -> TaskAction:
+    return task_action_of(
         found,
         batch_id=batch_id,
         query_id=QUERY,
@@ -41,8 +43,8 @@ def verdict(found: Marker | None, batch_id: int, task: int = 0, *, accept: bool 
     )
 
 
-def by_batch_marker(found: Marker | None, *, retention_ms: int = WEEK_MS) -> Verdict:
-    return judge_by_batch_marker(
+def by_batch_marker(found: Marker | None, *, retention_ms: int = WEEK_MS) -> TaskAction:
+    return task_action_by_batch_marker(
         found,
         batch_id=7,
         query_id=QUERY,
@@ -79,32 +81,32 @@ def test_a_marker_of_another_format_stops_the_query() -> None:
 @pytest.mark.parametrize(
     ("found", "batch_id", "task", "expected"),
     [
-        (None, 0, 0, Verdict.WRITE),
-        (None, 0, 5, Verdict.WRITE),
-        (marker(0), 0, 0, Verdict.ALREADY_COMMITTED),
-        (marker(0), 1, 0, Verdict.WRITE),
-        (marker(6), 7, 3, Verdict.WRITE),
-        (marker(7), 7, 3, Verdict.ALREADY_COMMITTED),
-        (marker(3), 7, 3, Verdict.LOOK_AT_BATCH_MARKER),
-        (None, 7, 3, Verdict.LOOK_AT_BATCH_MARKER),
-        (marker(3), 7, 0, Verdict.LOOK_AT_BATCH_MARKER),
-        (None, 7, 0, Verdict.LOOK_AT_BATCH_MARKER),
+        (None, 0, 0, TaskAction.WRITE),
+        (None, 0, 5, TaskAction.WRITE),
+        (marker(0), 0, 0, TaskAction.ALREADY_COMMITTED),
+        (marker(0), 1, 0, TaskAction.WRITE),
+        (marker(6), 7, 3, TaskAction.WRITE),
+        (marker(7), 7, 3, TaskAction.ALREADY_COMMITTED),
+        (marker(3), 7, 3, TaskAction.CHECK_BATCH_MARKER),
+        (None, 7, 3, TaskAction.CHECK_BATCH_MARKER),
+        (marker(3), 7, 0, TaskAction.CHECK_BATCH_MARKER),
+        (None, 7, 0, TaskAction.CHECK_BATCH_MARKER),
     ],
 )
 def test_what_a_task_does(
-    found: Marker | None, batch_id: int, task: int, expected: Verdict
+    found: Marker | None, batch_id: int, task: int, expected: TaskAction
 ) -> None:
     assert verdict(found, batch_id, task) is expected
 
 
 @pytest.mark.parametrize("found", [None, marker(3)])
 def test_a_missing_marker_may_be_accepted(found: Marker | None) -> None:
-    assert verdict(found, 7, accept=True) is Verdict.WRITE
+    assert verdict(found, 7, accept=True) is TaskAction.WRITE
 
 
 def test_a_new_task_may_write_when_the_batch_before_has_its_marker() -> None:
-    assert by_batch_marker(marker(6)) is Verdict.WRITE
-    assert by_batch_marker(marker(6, age_ms=-5_000)) is Verdict.WRITE, "clocks differ"
+    assert by_batch_marker(marker(6)) is TaskAction.WRITE
+    assert by_batch_marker(marker(6, age_ms=-5_000)) is TaskAction.WRITE, "clocks differ"
 
 
 @pytest.mark.parametrize("found", [None, marker(4), marker(8)])
@@ -116,10 +118,10 @@ def test_a_new_task_stops_without_the_batch_marker(found: Marker | None) -> None
 def test_a_new_task_stops_when_the_batch_marker_is_about_to_expire() -> None:
     """A younger marker of another group may have expired before it."""
     last_ms = WEEK_MS - 3_600_000
-    assert by_batch_marker(marker(6, age_ms=last_ms - 1)) is Verdict.WRITE
+    assert by_batch_marker(marker(6, age_ms=last_ms - 1)) is TaskAction.WRITE
     with pytest.raises(ExactlyOnceError, match=r"'q\.batch-even' is about to expire"):
         by_batch_marker(marker(6, age_ms=last_ms))
-    assert by_batch_marker(marker(6, age_ms=53_999), retention_ms=60_000) is Verdict.WRITE
+    assert by_batch_marker(marker(6, age_ms=53_999), retention_ms=60_000) is TaskAction.WRITE
     with pytest.raises(ExactlyOnceError, match=r"'offsets.retention.minutes' of the brokers \(1\)"):
         by_batch_marker(marker(6, age_ms=54_000), retention_ms=60_000)
 

@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 
 from chaos.ensemble import Ensemble
 from mqd.client.sync import BlockingClient
-from pyspark_mqd.pipelines.archive import Configuration, Runner
+from pyspark_mqd.pipelines.archive import ArchiveConfiguration, Runner
 from pyspark_mqd.pipelines.archive_layout import covered_ranges, listing
 from pyspark_mqd.pipelines.cli import Failure
 
@@ -32,17 +32,19 @@ def produce(client: BlockingClient, topic: str, values: range, partitions: int =
 
 
 @pytest.fixture
-def lake(tmp_path: Path, cluster: Ensemble) -> Callable[..., Configuration]:
-    def configure(topic: str, *, checkpoint: str = "checkpoint", **source: Any) -> Configuration:
+def lake(tmp_path: Path, cluster: Ensemble) -> Callable[..., ArchiveConfiguration]:
+    def configure(
+        topic: str, *, checkpoint: str = "checkpoint", **source: Any
+    ) -> ArchiveConfiguration:
         delta = source.pop("delta", False)
         options = {"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": topic}
         options |= {"startingOffsets": "earliest", **source}
-        return Configuration(options, tmp_path / "lake", str(tmp_path / checkpoint), delta)
+        return ArchiveConfiguration(options, tmp_path / "lake", str(tmp_path / checkpoint), delta)
 
     return configure
 
 
-def run(spark: Any, configuration: Configuration) -> Runner:
+def run(spark: Any, configuration: ArchiveConfiguration) -> Runner:
     runner = Runner(configuration)
     query = runner.start(spark, NOW, name="archive-test")
     try:

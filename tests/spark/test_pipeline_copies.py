@@ -17,7 +17,7 @@ from chaos.ensemble import Ensemble
 from mqd.client.sync import BlockingClient
 from mqd.types import TopicPartition
 from pyspark_mqd.pipelines import mirror, mirror_target, replay
-from pyspark_mqd.pipelines.archive import Configuration as ArchiveConfiguration, Runner
+from pyspark_mqd.pipelines.archive import ArchiveConfiguration, Runner
 from pyspark_mqd.pipelines.cli import Failure, Settings
 from pyspark_mqd.pipelines.replay_read import Bounds, tasks_of
 from pyspark_mqd.pipelines.session import EXACTLY_ONCE
@@ -66,7 +66,7 @@ def test_mirror(
     source = new_topic(3)
     target = f"copy.{source}"
     produce(client, source, range(600), 3)
-    configuration = mirror_target.Configuration(
+    configuration = mirror_target.MirrorConfiguration(
         {
             "kafka.bootstrap.servers": cluster.bootstrap,
             "subscribe": source,
@@ -117,7 +117,9 @@ def test_replay(
 
     def run(topic: str, bounds: Bounds, **more: Any) -> int:
         tasks = tuple(tasks_of(files, bounds))
-        return replay.run(spark, replay.Configuration(tasks, bounds, bootstrap, topic, **more))
+        return replay.run(
+            spark, replay.ReplayConfiguration(tasks, bounds, bootstrap, topic, **more)
+        )
 
     assert run(target, Bounds()) == 300
     assert records(client, target, 3) == records(client, source, 3)

@@ -90,14 +90,16 @@ def test_snapshot_as_of_a_time(
     options = {"includeHeaders": "true"}
 
     def values(**more: str) -> dict[str, str]:
-        configuration = snapshot.Configuration(source_of(cluster, topic, **options, **more))
+        configuration = snapshot.SnapshotConfiguration(source_of(cluster, topic, **options, **more))
         frame = snapshot.plan(spark, configuration)
         return {row.key.decode(): row.value.decode() for row in frame.collect()}
 
     assert values() == {"b": "new", "c": "old"}
     assert values(asOfTimestamp=str(begun + 1_999)) == {"a": "new", "b": "new", "c": "old"}
     target = tmp_path / "latest"
-    frame = snapshot.plan(spark, snapshot.Configuration(source_of(cluster, topic, **options)))
+    frame = snapshot.plan(
+        spark, snapshot.SnapshotConfiguration(source_of(cluster, topic, **options))
+    )
     snapshot.write(frame, target, overwrite=False)
     with pytest.raises(Failure, match="exists"):
         snapshot.write(frame, target, overwrite=False)
@@ -123,7 +125,7 @@ def test_windows_groups_and_aggregates(spark: Any) -> None:
             ("k", "no json", 0, 4, 61),
         ],
     )
-    configuration = rollup.Configuration(
+    configuration = rollup.RollupConfiguration(
         {},
         "",
         by=("topic", "$.user.country"),
@@ -149,7 +151,7 @@ def test_rollup_writes_each_window_once(
 ) -> None:
     topic = new_topic(2)
     begun = int(datetime.now(UTC).timestamp()) // 60 * 60_000 - 600_000
-    configuration = rollup.Configuration(
+    configuration = rollup.RollupConfiguration(
         source_of(cluster, topic), str(tmp_path / "checkpoint"), watermark="0 seconds"
     )
     folder = tmp_path / "windows"
@@ -193,7 +195,7 @@ def test_rollup_into_a_topic(
         spark.conf.set(name, value)
     topic, target = new_topic(2), new_topic(1)
     begun = int(datetime.now(UTC).timestamp()) // 60 * 60_000 - 600_000
-    configuration = rollup.Configuration(
+    configuration = rollup.RollupConfiguration(
         source_of(cluster, topic),
         str(tmp_path / "checkpoint"),
         watermark="0 seconds",
@@ -266,7 +268,7 @@ def target(tmp_path: Path) -> Callable[..., upsert.Target]:
     pytest.importorskip("deltalake")
 
     def make(**more: Any) -> upsert.Target:
-        return upsert.Target(upsert.Configuration({}, tmp_path / "t", "", ("id",), **more))
+        return upsert.Target(upsert.UpsertConfiguration({}, tmp_path / "t", "", ("id",), **more))
 
     return make
 
@@ -427,7 +429,7 @@ def test_a_panic_of_the_delta_library_is_a_failure(
         text = f'v1\n{{}}\n{{"t":{{"0":{batch + 1}}}}}'
         (tmp_path / "checkpoint" / "offsets" / str(batch)).write_text(text)
     checkpoint = str(tmp_path / "checkpoint")
-    it = upsert.Target(upsert.Configuration({}, tmp_path / "t", checkpoint, ("id",)))
+    it = upsert.Target(upsert.UpsertConfiguration({}, tmp_path / "t", checkpoint, ("id",)))
     good, bad = user(1, "a"), user(2, "b", _deleted="x")
     monkeypatch.setattr(upsert, "without_bad_columns", lambda frame: frame)
     spark.sparkContext.setLocalProperty("sql.streaming.queryId", "q")
@@ -490,7 +492,7 @@ def test_upsert_from_a_topic(
             )
             producer.enqueue(topic, value.encode(), key=b"%d" % number)
         producer.flush()
-    configuration = upsert.Configuration(
+    configuration = upsert.UpsertConfiguration(
         source_of(cluster, topic, maxOffsetsPerTrigger="15"),
         tmp_path / "table",
         str(tmp_path / "checkpoint"),
@@ -504,7 +506,7 @@ def test_upsert_from_a_topic(
 
 
 def _refuses_an_old_copy(
-    spark: Any, client: BlockingClient, configuration: upsert.Configuration, topic: str
+    spark: Any, client: BlockingClient, configuration: upsert.UpsertConfiguration, topic: str
 ) -> None:
     """The last micro-batch is planned anew with more offsets, as by a copy of the checkpoint."""
     checkpoint = Path(configuration.checkpoint)

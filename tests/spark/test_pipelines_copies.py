@@ -130,14 +130,14 @@ def test_an_archive_without_the_topic_is_refused(lake: Path) -> None:
 def test_a_mirror_that_reads_what_it_writes_is_refused(
     topics: list[str], names: dict[str, str], prefix: str, pattern: str | None
 ) -> None:
-    configuration = mirror_target.Configuration({}, {}, "", names, prefix, pattern=pattern)
+    configuration = mirror_target.MirrorConfiguration({}, {}, "", names, prefix, pattern=pattern)
     mirror_target.refuse_circle(configuration, topics)
     with pytest.raises(Failure, match="read and written"):
         mirror_target.refuse_circle(replace(configuration, same_cluster=True), topics)
 
 
 def test_names_of_mirrored_topics() -> None:
-    configuration = mirror_target.Configuration(
+    configuration = mirror_target.MirrorConfiguration(
         {}, {}, "", {"a": "b"}, "copy.", pattern="^[ac]$", same_cluster=True
     )
     mirror_target.refuse_circle(configuration, ["a", "c"])
@@ -184,7 +184,7 @@ def test_backlog_of_a_query() -> None:
 
 
 def test_patterns_are_those_of_the_source() -> None:
-    configuration = mirror_target.Configuration(
+    configuration = mirror_target.MirrorConfiguration(
         {}, {}, "", {}, "copy.", pattern=r"\p{Alpha}", same_cluster=True
     )
     with pytest.raises(Failure):  # Java's class of letters: Python's `re` would refuse it
@@ -224,9 +224,11 @@ def test_a_configuration_reaches_the_source_of_a_mirror() -> None:
     from pyspark_mqd.pipelines.mirror_source import MirrorSource, options_of
 
     target = {"kafka.bootstrap.servers": "b:1", "kafka.client.id": "x", "markerTopic": "m"}
-    given = mirror_target.Configuration({"subscribe": "a"}, target, "c", {"a": "b"}, pattern="a")
+    given = mirror_target.MirrorConfiguration(
+        {"subscribe": "a"}, target, "c", {"a": "b"}, pattern="a"
+    )
     options = options_of(given)
-    assert mirror_target.Configuration(**json.loads(options["mirror.configuration"])) == given
+    assert mirror_target.MirrorConfiguration(**json.loads(options["mirror.configuration"])) == given
     assert given.target_settings() == Settings("b:1", client={"kafka.client.id": "x"})
     assert MirrorSource(options).schema().names[:3] == ["key", "value", "topic"]
 

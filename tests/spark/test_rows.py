@@ -54,7 +54,7 @@ def rows_of(encoded: Any, columns: tuple[str, ...] = ("key", "value")) -> dict[A
     """(topic, partition) -> its rows, as tuples."""
     found: dict[Any, list[Any]] = defaultdict(list)
     for topic, batch in encoded:
-        batch.seal(1, 0, 0, transactional=False)
+        batch.finish(1, 0, 0, transactional=False)
         for part in decode(bytes(batch.data), topic, batch.partition, columns=columns):
             found[topic, batch.partition] += [tuple(row.values()) for row in part.to_pylist()]
     return dict(found)

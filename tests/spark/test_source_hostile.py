@@ -31,7 +31,7 @@ class Prebuilt:
         self._records = [Record(0, each, None, b"%d" % each) for each in timestamps]
         self.data = build_batch(self._records)
 
-    def seal(self, *identity: int, transactional: bool) -> None:
+    def finish(self, *identity: int, transactional: bool) -> None:
         names = ("producer_id", "producer_epoch", "base_sequence")
         given: dict[str, Any] = dict(zip(names, identity, strict=True))
         self.data = build_batch(self._records, transactional=transactional, **given)

@@ -10,7 +10,7 @@ from mqd.client.group_descriptions import TransactionDescription
 from mqd.types import TopicPartition
 from pyspark_mqd.decisions import Decision, Prepared
 from pyspark_mqd.pipelines import txn
-from pyspark_mqd.transaction_ids import Kind, task_id, worker_id
+from pyspark_mqd.transaction_ids import IdKind, task_id, worker_id
 
 Q = "orders-enriched"
 W0, W1 = worker_id(Q, "a" * 12, 0), worker_id(Q, "a" * 12, 1)
@@ -51,11 +51,11 @@ def test_transactions_belong_to_queries_by_name() -> None:
     ]
     found = txn.transactions_of([described(name) for name in names], None)
     assert {(each.query, each.kind) for each in found} == {
-        (Q, Kind.TASK),
-        (Q, Kind.DRIVER),
-        (Q, Kind.WORKER),
-        ("orders", Kind.TASK),
-        (f"{Q}-b", Kind.TASK),
+        (Q, IdKind.TASK),
+        (Q, IdKind.DRIVER),
+        (Q, IdKind.WORKER),
+        ("orders", IdKind.TASK),
+        (f"{Q}-b", IdKind.TASK),
     }
     assert [
         each.about.transactional_id

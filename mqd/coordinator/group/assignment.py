@@ -1,4 +1,4 @@
-"""What an assignor gets and returns.
+"""The arguments and results of assignors.
 
 Assignors count topics from 0, in the order of their ids: numbers are faster than UUIDs. They work
 in counted steps, so that a large assignment does not block the node. No clock counts: the same

@@ -1,8 +1,8 @@
 """Server-side assignors of the consumer protocol (KIP-848).
 
 `uniform` (uniform_assignor.py) assigns equal shares. `range` assigns one run of consecutive
-partitions of each topic to each member, and the same run in topics with as many partitions and the
-same subscribers. So equal keys of such topics meet in one member.
+partitions of each topic to each member. Topics with the same number of partitions and the same
+subscribers get the same runs. So equal keys of such topics meet in one member.
 
 Invariant of both: every partition of a subscribed topic goes to exactly one member, and that member
 subscribes to the topic. The same input has the same output on every node: nothing depends on the

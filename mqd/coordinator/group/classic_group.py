@@ -57,12 +57,12 @@ FROM: Final[Mapping[ClassicState, frozenset[ClassicState]]] = {
 
 @dataclass(slots=True)
 class InitialDelay:
-    """How long an empty group waits for more members (`group.initial.rebalance.delay.ms`), in
+    """The time that an empty group waits for more members (`group.initial.rebalance.delay.ms`), in
     milliseconds."""
 
     delay_ms: int
     remaining_ms: int
-    """How much the delay may still grow when more members join."""
+    """The time by which the delay may still grow when more members join."""
     has_new_members: bool = False
     """Whether a member joined since the delay began or was prolonged."""
 

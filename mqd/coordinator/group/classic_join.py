@@ -35,8 +35,8 @@ _REBALANCE_TIMEOUT_FROM: Final = 1
 _SKIP_ASSIGNMENT_FROM: Final = 9
 """JoinGroup versions whose response may say that the leader assigns nothing (KIP-814)."""
 _MEMBER_ID_PREFIX_MAX: Final = 1_000
-"""Characters of the client id or instance id at the start of a member id: a member id must fit in a
-string of the protocol."""
+"""The maximum length of the client id or instance id in a member id, which must fit in a string of
+the protocol."""
 NEW_MEMBER_JOIN_SECONDS: Final = 300.0
 """A new member waits in JoinGroup for so long: it cannot send heartbeats, and may be gone."""
 
@@ -84,7 +84,8 @@ class Joins:
         return draft.result()
 
     def _has_room(self, group: ClassicGroup, join: _Join) -> bool:
-        """Whether the group has room. MqError COORDINATOR_NOT_AVAILABLE if the node has none."""
+        """Whether the group has room. Raises MqError COORDINATOR_NOT_AVAILABLE if the node has
+        none."""
         member = group.members.get(join.request.member_id)
         size = (
             protocols_size(join.protocols)

@@ -14,9 +14,9 @@ from mqd.limits import GROUP_MEMBER_BYTES
 class ClassicGroupMembers(Mapping[str, ClassicGroupMember]):
     """A mapping by member id, in the order in which they joined.
 
-    Invariants: `static` maps each instance id to its one member; `waiting_to_join` counts members
-    with a join ticket; `supports` counts members by protocol name; no pending id is a member's;
-    all ids of `not_synced` are members'.
+    Invariants: `static` maps each instance id to its one member. `waiting_to_join` counts members
+    with a join ticket. `supports` counts members by protocol name. No pending id is a member's; all
+    ids of `not_synced` are members'.
     """
 
     def __init__(self) -> None:
@@ -154,8 +154,8 @@ class ClassicGroupMembers(Mapping[str, ClassicGroupMember]):
         return max((one.rebalance_timeout_ms for one in self._by_id.values()), default=0)
 
     def check(self, member_id: str, instance_id: str | None) -> ClassicGroupMember:
-        """The member. MqError UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another member has the
-        instance id."""
+        """The member. Raises MqError UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another member has
+        the instance id."""
         if instance_id is not None:
             current = self.static.get(instance_id)
             if current is None:

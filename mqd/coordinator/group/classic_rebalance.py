@@ -44,9 +44,9 @@ SLOW: Final = "classic-slow"
 _REPEATED_WAIT_SECONDS_MIN: Final = 1.0
 """The minimum wait for a rebalance that no member has joined, whatever the members' timeouts."""
 _SLOW_SECONDS: Final = 5.0
-"""After a wait of so long the log names the awaited members."""
+"""After this wait, the awaited members are logged."""
 _RETRY_SECONDS: Final = 5.0
-"""Until a record of an empty group that could not be appended is written again."""
+"""The delay before the record of an empty group is appended again."""
 
 
 class Rebalance:
@@ -55,8 +55,9 @@ class Rebalance:
     def __init__(self, state: State) -> None:
         self.state = state
         self._unwritten: ClassicGroup | None = None
-        """A group that the record under way creates. Its members are soft state: the record of a
-        new group names none. If the append is refused, the group is not found, and forgotten."""
+        """A new group whose first record is being appended. `replay` adopts this object with its
+        members, because they are soft state: the record of a new group names none. If the append is
+        refused, the group does not exist."""
 
     # -- records
 
@@ -77,7 +78,7 @@ class Rebalance:
         return True
 
     def write_new(self, draft: Draft, group: ClassicGroup, value: GroupMetadata) -> None:
-        """Write the first record of a group that exists when that is replayed."""
+        """Write the first record of a group. The group exists once this record is replayed."""
         self._unwritten = group
         self.write(draft, group, value, bounded=False)
 

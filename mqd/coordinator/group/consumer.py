@@ -1,10 +1,10 @@
 """Consumer groups (KIP-848): their records, timers and descriptions.
 
 A heartbeat (consumer_heartbeat.py) does three things. It may change the member, and then the group
-epoch grows. A group whose epoch is ahead of its target assignment gets a new target, for all
-members, not more often than its interval allows; a large one is computed in slices, later. And the
-member goes one step towards its part of the target: first it revokes what it is not to have, then
-it gets what other members have released. Members wait for partitions only, never for one another.
+epoch grows. A group whose epoch is ahead of its target assignment gets a new target for all
+members, at most once per interval. A large one is computed in slices, later. The member goes one
+step towards its part of the target. First it revokes what the target gives to others; then it gets
+what other members have released. Members wait for partitions only, never for one another.
 
     consumer_group.py      the state, changed by records only
     consumer_steps.py      the three steps

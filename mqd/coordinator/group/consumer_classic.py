@@ -46,7 +46,7 @@ class ClassicMembers:
     def join(
         self, ticket: Ticket, call: Call, now: Moment, group: ConsumerGroup
     ) -> CoordinatorResult:
-        """MqError: INCONSISTENT_GROUP_PROTOCOL, GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID,
+        """Raises MqError: INCONSISTENT_GROUP_PROTOCOL, GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID,
         FENCED_INSTANCE_ID.
         """
         request = call.request
@@ -163,7 +163,7 @@ class ClassicMembers:
     def sync(
         self, ticket: Ticket, call: Call, now: Moment, group: ConsumerGroup
     ) -> CoordinatorResult:
-        """MqError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION,
+        """Raises MqError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION,
         INCONSISTENT_GROUP_PROTOCOL, REBALANCE_IN_PROGRESS.
         """
         request = call.request
@@ -201,8 +201,8 @@ class ClassicMembers:
     def heartbeat(
         self, ticket: Ticket, call: Call, now: Moment, group: ConsumerGroup
     ) -> CoordinatorResult:
-        """MqError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION. The response may have
-        REBALANCE_IN_PROGRESS."""
+        """Raises MqError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION. The response
+        may have REBALANCE_IN_PROGRESS."""
         member, _ = self._member(group, call.request)
         self._steps.timers.expect_heartbeat(group, member, now)
         error = ErrorCode.NONE

@@ -16,7 +16,8 @@ _FLEXIBLE_COMMIT_VERSION: Final = 9
 def check_commit(
     member: ConsumerGroupMember, generation: int, *, transactional: bool, version: int
 ) -> CheckPartition | None:
-    """MqError STALE_MEMBER_EPOCH, or ILLEGAL_GENERATION for a member of the classic protocol.
+    """Raises MqError STALE_MEMBER_EPOCH, or ILLEGAL_GENERATION for a member of the classic
+    protocol.
 
     An older epoch may commit partitions that the member has owned since then (KIP-1251).
     """
@@ -38,7 +39,7 @@ def check_commit(
 
 
 def check_fetch(member: ConsumerGroupMember, generation: int) -> None:
-    """MqError STALE_MEMBER_EPOCH or ILLEGAL_GENERATION, as for a commit."""
+    """Raises MqError STALE_MEMBER_EPOCH or ILLEGAL_GENERATION, as for a commit."""
     if generation != member.epoch:
         raise _wrong_epoch(
             member,

@@ -156,7 +156,7 @@ class ConsumerGroup:
         return None if member_id is None else self.members[member_id]
 
     def member(self, member_id: str) -> ConsumerGroupMember:
-        """MqError UNKNOWN_MEMBER_ID."""
+        """Raises MqError UNKNOWN_MEMBER_ID."""
         found = self.members.get(member_id)
         if found is None:
             raise MqError(
@@ -310,8 +310,8 @@ def remove_member(group: ConsumerGroup, member_id: str, draft: Draft) -> None:
 def check_static(
     present: ConsumerGroupMember | None, member_id: str, instance_id: str
 ) -> ConsumerGroupMember:
-    """The static member `present`. MqError UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if its instance
-    id belongs to another member id."""
+    """The static member `present`. Raises MqError UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if its
+    instance id belongs to another member id."""
     if present is None:
         raise MqError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
     if present.member_id != member_id:

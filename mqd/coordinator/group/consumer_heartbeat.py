@@ -42,7 +42,7 @@ class Heartbeats:
         self._rebalance = rebalance
 
     def handle(self, ticket: Ticket, call: Call, now: Moment) -> CoordinatorResult:
-        """MqError: UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, GROUP_ID_NOT_FOUND,
+        """Raises MqError: UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, GROUP_ID_NOT_FOUND,
         GROUP_MAX_SIZE_REACHED, UNSUPPORTED_ASSIGNOR, UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID,
         INVALID_REGULAR_EXPRESSION, INVALID_REQUEST.
         """
@@ -189,7 +189,7 @@ class Heartbeats:
 
 
 def consumer_group(state: State, group_id: str) -> ConsumerGroup:
-    """MqError GROUP_ID_NOT_FOUND."""
+    """Raises MqError GROUP_ID_NOT_FOUND."""
     group = state.group(group_id)
     if not isinstance(group, ConsumerGroup):
         raise MqError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")

@@ -6,8 +6,8 @@
     UNRELEASED_PARTITIONS  it is in the epoch of the target assignment, and waits for partitions
                            that other members have not released yet
 
-Invariant: a member owns a partition (`assigned` or `revoking`) until it reports that it no longer
-has it, or until it is removed from the group.
+Invariant: a member owns a partition (`assigned` or `revoking`) until it reports the partition as
+released, or until it is removed from the group.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def check_epoch(member: ConsumerGroupMember, epoch: int, reported: Partitions | 
     """A heartbeat must have the member's epoch, or the previous epoch if the response with the new
     one may be lost.
 
-    MqError FENCED_MEMBER_EPOCH.
+    Raises MqError FENCED_MEMBER_EPOCH.
     """
     if epoch == JOINING or epoch == member.epoch:
         return

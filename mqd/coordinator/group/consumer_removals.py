@@ -41,7 +41,7 @@ class Removals:
             return
         for member in members:
             logger.info(
-                "member removed group=%s member=%s reason=%r",
+                "member removed group=%s member=%s reason=%s",
                 group.group_id,
                 member.member_id,
                 reason,

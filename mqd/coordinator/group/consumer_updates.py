@@ -30,7 +30,7 @@ latest."""
 
 @dataclass(frozen=True, slots=True)
 class MemberChange:
-    """What a request changes of its member."""
+    """The changes of a member by its request."""
 
     member: ConsumerGroupMember
     """The member now, or a new one."""
@@ -134,8 +134,8 @@ class MemberUpdates:
     ) -> bool:
         """Whether the assignment of all subscribed topics fits into memory.
 
-        If a member changed its subscription: MqError COORDINATOR_NOT_AVAILABLE. If only topics have
-        grown, the group continues with its present assignment until there is room.
+        Otherwise raises MqError COORDINATOR_NOT_AVAILABLE if a member changed its subscription. If
+        only topics have grown, the group continues with its present assignment until there is room.
         """
         wanted = sum(map(self.state.topics.partitions, {*names, *topics_of(resolved, resolved)}))
         more = ASSIGNED_PARTITION_BYTES * wanted - group.assigned_memory

@@ -44,7 +44,7 @@ class Memory:
         self._is_known = False
 
     def make_room(self, group_id: str, size: int, options: GroupOptions, now: Moment) -> None:
-        """For `size` more bytes. MqError COORDINATOR_NOT_AVAILABLE, which clients retry."""
+        """For `size` more bytes. Raises MqError COORDINATOR_NOT_AVAILABLE, which clients retry."""
         most = self._bytes_max
         if most is None:
             most = options.node("group.members.memory.bytes") or MEMBERS_BYTES_MAX

@@ -3,8 +3,8 @@
 
 Upgrade: the first ConsumerGroupHeartbeat makes a classic group a consumer group. The classic
 members stay in it: their assignment is also their target, and the generation is the epoch. They
-notice when a heartbeat makes them join again. A partition that a member had when it joined, and
-that the leader assigned to no member, is still its own, to be revoked: the member may not have sent
+notice when a heartbeat makes them join again. A member may have partitions from before it joined
+that the leader assigned to no member. It still owns them and must revoke them: it may not have sent
 SyncGroup yet.
 
 Downgrade: when the last member of the consumer protocol has left, the others are a classic group
@@ -51,7 +51,7 @@ def policy(state: State) -> str:
 def upgrade(state: State, classic: ClassicGroup, draft: Draft) -> ConsumerGroup:
     """The classic group as a consumer group. The draft deletes the one and writes the other.
 
-    MqError GROUP_ID_NOT_FOUND if that is not possible.
+    Raises MqError GROUP_ID_NOT_FOUND if that is not possible.
     """
     group_id = classic.group_id
 
@@ -108,8 +108,8 @@ class _CustomAssignor(Exception):
 def _consumer_member(
     group: ClassicGroup, member: ClassicGroupMember, state: State
 ) -> tuple[ConsumerGroupMember, consumer_protocol.Subscription]:
-    """The member, and its subscription when it joined. ProtocolError for bytes that are not of the
-    embedded protocol."""
+    """The member, and its subscription when it joined. Raises ProtocolError for bytes that are not
+    of the embedded protocol."""
     owned: dict[UUID, dict[int, int]] = {}
     if member.assignment:
         if consumer_protocol.assignment_user_data(member.assignment):

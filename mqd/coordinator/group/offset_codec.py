@@ -1,4 +1,4 @@
-"""A fast codec for records of committed offsets: a shard writes one for each partition of each
+"""A fast codec for records of committed offsets. A shard writes one for each partition of each
 commit, and reads all of them when it is loaded.
 
 Property tests hold it equal to the schemas. It knows only the usual records: keys of kind 1, values

@@ -1,8 +1,8 @@
 """Deletion of committed offsets: retention, deleted topics, whole groups.
 
-An offset is deleted when its retention is over (`offsets.retention.minutes`, counted from the time
-of its group: KIP-211), when its topic is deleted, or with its group. An empty group is
-deleted with its last offset. The work is done in portions: each is one batch, and takes a few
+An offset is deleted when its retention ends, when its topic is deleted, or with its group. The
+retention (`offsets.retention.minutes`) depends on the state of the group (KIP-211). An empty group
+is deleted with its last offset. The work is done in portions: each is one batch, and takes a few
 milliseconds.
 """
 

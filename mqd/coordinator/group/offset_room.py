@@ -1,4 +1,4 @@
-"""How much memory one OffsetCommit may add to a shard (account.py)."""
+"""The memory that one OffsetCommit may add to a shard (account.py)."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Only the log changes them. A commit sets an offset, or waits for the marker of its transaction. A
 tombstone removes the committed offset and the waiting ones. A marker commits the waiting offsets,
-or drops them. The order of the commits in the log counts, not that of the markers: an offset of a
-transaction does not replace one that was committed after it (I34).
+or drops them. The order of the commits in the log counts, not that of the markers. So an offset of
+a transaction does not replace one that was committed after it (I34).
 """
 
 from __future__ import annotations

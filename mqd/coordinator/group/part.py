@@ -1,4 +1,4 @@
-"""How a part plugs into the shard of groups.
+"""The interface between a part and the shard of groups.
 
 A part (classic groups, consumer groups, offsets) handles its own APIs, replays its own kinds of
 records, and has its own kinds of timers.

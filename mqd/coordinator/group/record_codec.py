@@ -28,8 +28,8 @@ from mqd.coordinator.shard import CoordinatorRecord
 from mqd.types import NO_TIMESTAMP
 
 
-class Entry(NamedTuple):
-    """A decoded record. A tombstone has no value."""
+class DecodedRecord(NamedTuple):
+    """A tombstone has no value."""
 
     key: Key
     value: Value | None
@@ -69,17 +69,17 @@ def tombstone(key: Key) -> CoordinatorRecord:
     return CoordinatorRecord(BY_KEY_CLASS[type(key)].encode_key(key), None)
 
 
-def decode(record: CoordinatorRecord) -> Entry:
+def decode(record: CoordinatorRecord) -> DecodedRecord:
     """The key and value of a record. RecordFormatError for an unknown kind (share and streams
     groups) or version, and for other bytes that cannot be decoded."""
     key = offset_codec.decode_key(record.key)
     if key is not None:
         if record.value is None:
-            return Entry(OffsetCommitKey(*key), None)
+            return DecodedRecord(OffsetCommitKey(*key), None)
         value = offset_codec.decode_value(record.value)
         if value is not None:
             offset, leader_epoch, metadata, commit_timestamp, topic_id = value
-            return Entry(
+            return DecodedRecord(
                 OffsetCommitKey(*key),
                 OffsetCommit(
                     offset, leader_epoch, metadata, commit_timestamp, NO_TIMESTAMP, topic_id
@@ -88,10 +88,10 @@ def decode(record: CoordinatorRecord) -> Entry:
     return decode_as_declared(record)
 
 
-def decode_as_declared(record: CoordinatorRecord) -> Entry:
+def decode_as_declared(record: CoordinatorRecord) -> DecodedRecord:
     """As `decode`, by the schemas only."""
     found, key, value = decode_record(BY_KIND, record)
-    return Entry(
+    return DecodedRecord(
         _dataclass_of(found.key_class, key),
         None if value is None else _dataclass_of(found.value_class, value),
     )

@@ -44,14 +44,14 @@ class OffsetCommit(_Fields):
 
     offset: int
     leader_epoch: int = NO_EPOCH
-    """Of the last record that was consumed; -1 where the client sent none."""
+    """Of the last record that was consumed; -1 if the client sent none."""
     metadata: str = ""
     commit_timestamp: int = 0
     """Wall time in milliseconds."""
     expire_timestamp: int = NO_TIMESTAMP
     """Wall time in milliseconds; -1: by `offsets.retention.minutes`."""
     topic_id: uuid.UUID = ZERO_UUID
-    """Where the commit named the topic by its id (OffsetCommit v10)."""
+    """The topic's id, if the commit named it by id (OffsetCommit v10)."""
 
 
 # -- classic groups
@@ -71,7 +71,7 @@ class ClassicMember(_Fields):
     client_id: str
     client_host: str
     rebalance_timeout: int
-    """Milliseconds; -1 where it was not written (version 0): then it is the session timeout."""
+    """Milliseconds; -1 if it was not written (version 0): then it is the session timeout."""
     session_timeout: int
     """Milliseconds."""
     subscription: bytes

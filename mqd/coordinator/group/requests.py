@@ -16,7 +16,7 @@ _PROTOCOL_NAMED_FROM: Final = 5
 
 
 def check(call: Call, options: GroupOptions) -> None:
-    """MqError: INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT, INCONSISTENT_GROUP_PROTOCOL,
+    """Raises MqError: INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT, INCONSISTENT_GROUP_PROTOCOL,
     INVALID_REQUEST, UNSUPPORTED_ASSIGNOR.
     """
     check_api = _CHECKS.get(call.api)

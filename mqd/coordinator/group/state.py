@@ -14,11 +14,12 @@ from mqd.coordinator.shard import CoordinatorRecord, GroupOptions, Moment, Topic
 from mqd.errors import ErrorCode, MqError
 
 CheckPartition: TypeAlias = Callable[[str, UUID, int], None]
-"""(topic, topic id, partition): MqError if this partition may not be committed."""
+"""Called with (topic, topic id, partition). Raises MqError if this partition may not be
+committed."""
 
 
 class Group(Protocol):
-    """What groups of every type have in common."""
+    """The common interface of all types of groups."""
 
     group_id: str
 
@@ -64,7 +65,7 @@ class Group(Protocol):
         transactional: bool,
         version: int,
     ) -> CheckPartition | None:
-        """MqError if this member of this generation (or member epoch) may not commit.
+        """Raises MqError if this member of this generation (or member epoch) may not commit.
 
         A returned check is then called for each partition: with an older member epoch, a member may
         commit partitions that it has owned since then.
@@ -72,15 +73,15 @@ class Group(Protocol):
         ...
 
     def check_fetch(self, member_id: str | None, generation: int) -> None:
-        """MqError if the member may not fetch the group's offsets."""
+        """Raises MqError if the member may not fetch the group's offsets."""
         ...
 
     def check_offset_delete(self) -> None:
-        """MqError NON_EMPTY_GROUP if members protect all offsets."""
+        """Raises MqError NON_EMPTY_GROUP if members protect all offsets."""
         ...
 
     def check_delete(self) -> None:
-        """MqError NON_EMPTY_GROUP if the group may not be deleted."""
+        """Raises MqError NON_EMPTY_GROUP if the group may not be deleted."""
         ...
 
     def is_subscribed(self, topic: str) -> bool:
@@ -140,15 +141,15 @@ class State:
         return self.by_id.get(group_id)
 
     def make_room(self, group_id: str, size: int, now: Moment) -> None:
-        """For `size` more bytes of members. MqError COORDINATOR_NOT_AVAILABLE if the node or the
-        shard has no room."""
+        """For `size` more bytes of members. Raises MqError COORDINATOR_NOT_AVAILABLE if the node or
+        the shard has no room."""
         self.memory.make_room(group_id, size, self.options, now)
         new = 0 if group_id in self.by_id else group_bytes(group_id)
         self.account.make_room(size + new, f"members of group {group_id}", now.seconds)
         self.account.reserve(size)
 
     def group(self, group_id: str) -> Group:
-        """MqError GROUP_ID_NOT_FOUND if it does not exist."""
+        """Raises MqError GROUP_ID_NOT_FOUND if it does not exist."""
         group = self.by_id.get(group_id)
         if group is None:
             raise MqError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")

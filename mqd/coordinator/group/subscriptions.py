@@ -27,7 +27,7 @@ _COMPILATION_STEPS = 20_000
 
 
 def compile_expression(text: str) -> Any:
-    """MqError INVALID_REGULAR_EXPRESSION if the text is not valid, or is too large."""
+    """Raises MqError INVALID_REGULAR_EXPRESSION if the text is not valid, or is too large."""
     try:
         return re2.compile(text, _OPTIONS)
     except re2.error as error:

@@ -1,5 +1,5 @@
 """Second step of a heartbeat: a group whose epoch is ahead of its target assignment gets a new
-target, not more often than its interval allows (KIP-1263).
+target, at most once per interval (KIP-1263).
 
 A small target is computed and written at once. A larger one goes to the queue (target_queue.py),
 and the group has its last target until then.

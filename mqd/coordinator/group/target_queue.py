@@ -1,8 +1,8 @@
 """Target assignments that take longer than one heartbeat may: computed and written in slices.
 
 One computation runs at a time; other groups of the shard wait for their turn. All of this is soft
-state. A new coordinator starts the computation with the next heartbeat, also if it finds only a
-part of a target in the log: the record with the new assignment epoch comes last.
+state. A new coordinator starts the computation with the next heartbeat, also if the log has only a
+part of a target. The record with the new assignment epoch comes last.
 
 A computation never starts over. Its target is for the group epoch at its start, also if the group
 has changed meanwhile, as in Apache Kafka (KIP-1263). Members that have left get nothing. Members

@@ -88,8 +88,8 @@ def _end_with_epoch(
     spare_producer_id: int,
     now_ms: int,
 ) -> Transaction | None:
-    """The second protocol: the epoch ends with the transaction. A request with the former epoch
-    is a repeated one."""
+    """The second protocol: the epoch ends with the transaction. A request with the previous epoch
+    is a retry."""
     if current.state.decided:
         raise concurrent_transactions()
     complete = current.state in (COMPLETE_COMMIT, COMPLETE_ABORT)
@@ -228,7 +228,7 @@ def timed_out(current: Transaction, now_ms: int, open_for_ms: int = 0) -> bool:
 def last_epoch_after(
     before: Transaction | None, record: Transaction, initialized_epoch: int
 ) -> int:
-    """The `last_producer_epoch` after a record, which does not have it.
+    """The `last_producer_epoch` after `record`: records do not store it.
 
     `initialized_epoch`: of the InitProducerId that wrote the record, if this node handled it.
     """

@@ -1,5 +1,5 @@
 """Two searches that run now and then: open transactions that took too long are aborted, and
-transactional ids that nobody used for long are deleted.
+transactional ids without use for a long time are deleted.
 
 A search handles some transactional ids at a time, so that other requests are served in between.
 """
@@ -106,7 +106,7 @@ class Expiration:
         return CoordinatorResult(records=written, effects=effects)
 
     def _delete_unused(self, now: Moment) -> CoordinatorResult:
-        """Delete ids that nobody used for `transactional.id.expiration.ms`."""
+        """Delete ids without use for `transactional.id.expiration.ms`."""
         limit_ms = now.wall_ms - self._options.node("transactional.id.expiration.ms")
         unused = (
             name

@@ -13,7 +13,7 @@ from mqd.errors import ErrorCode, MqError
 
 
 def described(store: TransactionStore, transactional_id: str) -> dict[str, Any]:
-    """The row of DescribeTransactions. MqError TRANSACTIONAL_ID_NOT_FOUND."""
+    """The row of DescribeTransactions. Raises MqError TRANSACTIONAL_ID_NOT_FOUND."""
     transaction = store.get(transactional_id)
     if transaction is None:
         raise MqError(

@@ -42,10 +42,10 @@ from mqd.types import NodeId, TopicPartition
 logger = logging.getLogger(__name__)
 
 REQUEST_SECONDS = 30.0
-"""After so long without a response, markers are sent again."""
+"""After this time without a response, markers are sent again."""
 _WARN_EVERY_ATTEMPTS = 20
 _CHECK_EVERY_ATTEMPTS = 5
-"""How often the shard is called to find out whether the markers are still pending."""
+"""The interval of calls to the shard that find out whether the markers are still pending."""
 _SHOWN_MAX = 5
 
 _SUCCESS = (ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)
@@ -101,8 +101,8 @@ class MarkerSender:
         """`leader_of(partition)`: None while there is none. `exists(partition)`: in the metadata
         that this node has applied.
 
-        `send(node, request)`: WriteTxnMarkers as the API declares it, and its response; OSError
-        when the node cannot be reached. `seal`: the same for SealTransactions.
+        `send(node, request)`: WriteTxnMarkers as the API declares it, and its response. Raises
+        OSError if the node cannot be reached. `seal`: the same for SealTransactions.
         """
         self._leader_of = leader_of
         self._exists = exists
@@ -289,7 +289,7 @@ class MarkerSender:
             attempts += 1
 
     async def _call(self, pending: _Pending, partitions: Collection[TopicPartition]) -> bool:
-        """Whether the shard took the report. A shard that is not here any more, or has no such
+        """Whether the shard took the report. A shard that is no longer here, or has no such
         transaction, needs no markers: it requests them when it is loaded. A shard that is here and
         does not serve now does not request them again.
         """

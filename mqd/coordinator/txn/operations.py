@@ -97,7 +97,7 @@ class MarkersWritten:
     partitions: tuple[TopicPartition, ...]
     prepared_ms: int | None = None
     """As in `WriteMarkers`: in the first protocol the next transaction has the same producer. None
-    where that does not matter."""
+    if that does not matter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +161,8 @@ class SpareProducerId:
 
 
 def check(op: Any, options: GroupOptions) -> None:
-    """Check what no shard is needed for. MqError: INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT,
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED."""
+    """Check what no shard is needed for. Raises MqError: INVALID_REQUEST,
+    INVALID_TRANSACTION_TIMEOUT, TRANSACTIONAL_ID_AUTHORIZATION_FAILED."""
     if not getattr(op, "transactional_id", True):
         raise MqError(ErrorCode.INVALID_REQUEST, "A transactional id has at least one character.")
     if not isinstance(op, InitializeProducer):
@@ -183,7 +183,8 @@ def check(op: Any, options: GroupOptions) -> None:
 
 
 def compiled(pattern: str) -> Any:
-    """A pattern of transactional ids, None for an empty one. MqError INVALID_REGULAR_EXPRESSION."""
+    """A pattern of transactional ids, None for an empty one. Raises MqError
+    INVALID_REGULAR_EXPRESSION."""
     if not pattern:
         return None
     options = re2.Options()

@@ -6,10 +6,10 @@ expiration.py searches them. When the outcome of a transaction is committed, the
 preparation for another coordinator (KIP-939) has the effect `SealPartitions` first: its new owner
 is returned when every partition refuses the former one.
 
-Invariants: markers leave only after the Prepare record of the outcome is committed; Complete
-follows only when every partition of the transaction has its marker, or was deleted with its topic
-(I35). A prepared transaction is decided by its owner, or aborted by a new InitProducerId; never by
-time, if it was prepared with `enable_2_pc` (I39).
+Invariants (I35): markers are sent only after the Prepare record of the outcome is committed.
+Complete follows only when every partition of the transaction has its marker, or was deleted with
+its topic. A prepared transaction is decided by its owner, or aborted by a new InitProducerId; never
+by time, if it was prepared with `enable_2_pc` (I39).
 """
 
 from __future__ import annotations

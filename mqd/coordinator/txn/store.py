@@ -39,10 +39,9 @@ def weight(transactional_id: str, transaction: Transaction | None) -> int:
 class TransactionStore:
     """By transactional id.
 
-    Soft state, which no record holds: the partitions that have their marker or seal already, the
-    epoch that a producer may name again after InitProducerId, and since when this node sees a
-    transaction open. After a failover, all markers and seals are written again; a repeated one
-    does nothing.
+    Soft state, which no record holds: partitions that already have their marker or seal; the epoch
+    that a producer may repeat after InitProducerId; when this node first saw a transaction open.
+    After a failover, all markers and seals are written again; a repeated one does nothing.
     """
 
     def __init__(self) -> None:

@@ -82,7 +82,7 @@ def store_clean_shutdown(disk: Disk, directory: Path, broker_epoch: int) -> None
 def claim_directory(disk: Disk, directory: Path, expected: MetaProperties) -> MetaProperties:
     """The content of `meta.properties`. If the file is missing, it is created from `expected`.
 
-    StorageError if the directory belongs to another node or cluster, if it has files but no
+    Raises StorageError if the directory belongs to another node or cluster, if it has files but no
     `meta.properties`, or if that file is damaged.
     """
     path = directory / META_PROPERTIES

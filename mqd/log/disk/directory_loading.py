@@ -76,8 +76,8 @@ def load_directory(
 ) -> Loaded:
     """Lock the directory and recover every log in it. See `LogService` for the last two arguments.
 
-    StorageError if it belongs to another node; BlockingIOError if another process has it; OSError
-    if it cannot be used.
+    Raises StorageError if it belongs to another node; BlockingIOError if another process has it;
+    OSError if it cannot be used.
     """
     path = directory.path
     disk.make_directory(path)

@@ -54,7 +54,7 @@ def decode_disk_serials(data: bytes) -> dict[UUID, int]:
 
 
 def load_disk_serials(disk: Disk, file: Path) -> dict[UUID, int]:
-    """The disk serials by directory id; empty if the file is missing or damaged. OSError."""
+    """The disk serials by directory id; empty if the file is missing or damaged. Raises OSError."""
     try:
         return decode_disk_serials(disk.read_bytes(file))
     except FileNotFoundError:
@@ -65,7 +65,7 @@ def load_disk_serials(disk: Disk, file: Path) -> dict[UUID, int]:
 
 
 def store_disk_serials(disk: Disk, file: Path, serials: Mapping[UUID, int]) -> None:
-    """Write the file; durable on return. OSError."""
+    """Write the file; durable on return. Raises OSError."""
     disk.write_atomic(file, encode_disk_serials(serials))
 
 

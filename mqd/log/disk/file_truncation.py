@@ -59,8 +59,8 @@ class PlannedTruncation:
 
 
 def plan_truncation(disk: Disk, log: PartitionLog, offset: Offset) -> PlannedTruncation:
-    """Plan to remove the batch with `offset`, and everything after it. OSError, and nothing has
-    changed; BadBatch.
+    """Plan to remove the batch with `offset`, and everything after it. Raises OSError, and then
+    nothing has changed, or BadBatch.
 
     If `offset` is in the gap of a compacted log, the new end is that of the last batch before the
     gap. A start would find the same end.
@@ -94,7 +94,7 @@ def _plan(
 
 
 def run_truncation(disk: Disk, log: PartitionLog, plan: PlannedTruncation) -> list[Path]:
-    """Returns the files to remove later. OSError or BadBatch: the log is unusable."""
+    """Returns the files to remove later. Raises OSError or BadBatch: the log is unusable."""
     paths = []
     for dropped in reversed(log.segments[plan.segment_count :]):  # a crash leaves no gap
         dropped.file = None
@@ -115,8 +115,8 @@ def _truncate_active(disk: Disk, log: PartitionLog, plan: PlannedTruncation) -> 
 def undo_write(
     disk: Disk, log: PartitionLog, segment_count: int, size: int, next_offset: Offset
 ) -> None:
-    """Remove what a failed flush wrote. The arguments describe the log before that flush. OSError;
-    BadBatch.
+    """Remove what a failed flush wrote. The arguments describe the log before that flush. Raises
+    OSError or BadBatch.
     """
     log.queue.clear()
     plan = _plan(disk, log, segment_count, size, next_offset)
@@ -132,7 +132,7 @@ def remove_outdated_files(
     disk: Disk, log: PartitionLog, indexed: Iterable[Segment], snapshots: Iterable[Offset]
 ) -> None:
     """A worker thread wrote small files of a log that was truncated meanwhile. Remove them, or have
-    them written again. `indexed`: the segments whose transaction index was written. OSError.
+    them written again. `indexed`: the segments whose transaction index was written. Raises OSError.
     """
     for offset in snapshots:
         disk.remove(log.path / segment_file_name(offset, SNAPSHOT_SUFFIX))

@@ -26,12 +26,12 @@ _NAME = re.compile(r"log-began-at-([0-9]{1,19})")
 
 
 def create_first_offset_file(disk: Disk, path: Path, offset: Offset) -> None:
-    """`path`: the directory of the log. OSError."""
+    """`path`: the directory of the log. Raises OSError."""
     disk.open(path / f"log-began-at-{offset}", create=True).close()
 
 
 def mark_first_offset(disk: Disk, path: Path, offset: Offset) -> None:
-    """The log in the directory `path` begins at `offset` now, or later. Durable on return.
+    """The log in the directory `path` begins at `offset` now, or later. Durable on return. Raises
     OSError."""
     create_first_offset_file(disk, path, offset)
     disk.sync_directory(path)

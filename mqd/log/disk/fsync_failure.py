@@ -1,8 +1,8 @@
 """Data that can be read but may not be on the disk, after a failed fsync.
 
-After a failed fsync the kernel marks the unwritten pages as clean. Until the machine restarts or
-needs the memory, every process can read them, but no later sync writes them (Rebello et al., "Can
-Applications Recover from fsync Failures?", ATC '20). A process that relies on such pages loses them
+After a failed fsync the kernel marks the unwritten pages as clean. Every process can read them
+until the machine restarts or needs the memory, but no later sync writes them. (Rebello et al., "Can
+Applications Recover from fsync Failures?", ATC '20.) A process that relies on such pages loses them
 in the next power cut.
 
 So a directory in which a write or sync failed gets a mark. The next start rewrites, in place, all
@@ -40,7 +40,7 @@ def clear_mark(disk: Disk, directory: Path) -> None:
 
 
 def rewrite_in_place(disk: Disk, path: Path) -> None:
-    """Make all pages of the file dirty, so that its next sync writes them. OSError."""
+    """Make all pages of the file dirty, so that its next sync writes them. Raises OSError."""
     file = disk.open(path)
     size = file.size()
     for position in range(0, size, SCAN_BYTES):

@@ -60,8 +60,8 @@ class KnownDirectories:
         """Call this before the metadata is opened. `metadata_is_new`: it is missing, and there is
         no other voter to copy it from.
 
-        StorageError if the start would delete or replace partitions. The message has the file and
-        the remedy.
+        Raises StorageError if the start would delete or replace partitions. The message has the
+        file and the remedy.
         """
         directories = list(directories)
         for directory in directories:
@@ -94,8 +94,8 @@ class KnownDirectories:
                 )
 
     def check_index(self, file: Path, metadata: Path, index: int) -> None:
-        """Call this before the image of `index` is applied. StorageError if a newer one was applied
-        before.
+        """Call this before the image of `index` is applied. Raises StorageError if a newer one was
+        applied before.
         """
         if index < self.metadata_index:
             raise StorageError(
@@ -118,7 +118,7 @@ def absolute(path: Path) -> str:
 
 
 def load_known_directories(disk: Disk, file: Path) -> KnownDirectories:
-    """The content of the file; empty if it is missing. StorageError if it is damaged."""
+    """The content of the file; empty if it is missing. Raises StorageError if it is damaged."""
     try:
         text = disk.read_bytes(file).decode(errors="surrogateescape")
     except FileNotFoundError:
@@ -151,7 +151,7 @@ def load_known_directories(disk: Disk, file: Path) -> KnownDirectories:
 
 
 def store_known_directories(disk: Disk, file: Path, known: KnownDirectories) -> None:
-    """Write the file if its content changes; durable on return. OSError."""
+    """Write the file if its content changes; durable on return. Raises OSError."""
     data = known.encode()
     if not disk.exists(file) or disk.read_bytes(file) != data:
         disk.write_atomic(file, data)

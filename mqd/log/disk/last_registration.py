@@ -91,8 +91,8 @@ def previous_broker_epoch(
     missing.
 
     `clean`: whether every log directory had the marker of an orderly stop. `directories`: those
-    that can be used. StorageError if the file is damaged; OSError if it can be neither written nor
-    removed.
+    that can be used. Raises StorageError if the file is damaged; OSError if it can be neither
+    written nor removed.
 
     This process may end before it registers, so the result is made durable for the next one:
     - If a restart of the machine may have lost data, the epoch is removed. An orderly stop of this
@@ -152,7 +152,7 @@ def may_vouch(disk: Disk, path: Path) -> bool:
 
 def forget_last_registration(disk: Disk, path: Path) -> None:
     """Written data may be lost: the next registration cannot vouch for the logs. Durable on return.
-    OSError.
+    Raises OSError.
 
     Keeps the boot id for `machine_ran_on`, if the disk can store it.
     """

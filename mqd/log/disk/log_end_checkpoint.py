@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 def load_log_ends(disk: Disk, directory: Path) -> LogEndCheckpoint:
     """The checkpoint of a log directory. It has no lines if the file is missing or damaged, or does
-    not belong to the recovery point checkpoint. OSError.
+    not belong to the recovery point checkpoint. Raises OSError.
     """
     path = directory / LOG_END_CHECKPOINT
     try:
@@ -51,7 +51,7 @@ def load_log_ends(disk: Disk, directory: Path) -> LogEndCheckpoint:
         return LogEndCheckpoint()
     if checkpoint.recovery_points_crc != crc_of_recovery_points(disk, directory):
         logger.warning(
-            "checkpoint ignored file=%s reason=the recovery points were written without it", path
+            "checkpoint ignored file=%s reason='the recovery points were written without it'", path
         )
         checkpoint.lines.clear()
     return checkpoint
@@ -65,7 +65,7 @@ def rewrite_log_ends(
 ) -> None:
     """Write the checkpoint again with these lines only. If there is no space, remove it.
 
-    Durable on return. OSError.
+    Durable on return. Raises OSError.
     """
     path = directory / LOG_END_CHECKPOINT
     try:
@@ -137,8 +137,8 @@ class LogEndPlan:
     """
 
     def run(self, disk: Disk) -> None:
-        """Write the checkpoint, in a worker thread. OSError. If a log is truncated meanwhile, its
-        line is void already, so the line that is written here does not count.
+        """Write the checkpoint, in a worker thread. Raises OSError. If a log is truncated
+        meanwhile, its line is void already, so the line that is written here does not count.
         """
         recovery_points_crc = crc_of_recovery_points(disk, self.directory)
         if not self.changed and recovery_points_crc == self.recovery_points_crc:
@@ -200,7 +200,8 @@ def log_ends_changed(logs: Iterable[PartitionLog]) -> bool:
 
 
 def void_log_end(disk: Disk, log: PartitionLog) -> None:
-    """Call this before a log becomes shorter than its line. OSError, and nothing is changed."""
+    """Call this before a log becomes shorter than its line. Raises OSError, and nothing is
+    changed."""
     if not log.end_claim.is_void:
         create_void_mark(disk, log.path)
         log.end_claim.is_void = True

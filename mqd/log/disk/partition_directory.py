@@ -49,10 +49,10 @@ def create_log(
     earlier log with this name.
 
     The log is created as `fresh` (a `free_name`), which a start would remove, and renamed. A killed
-    process leaves a complete directory or none: after a part of one, recovery could not know
+    process leaves a complete directory or none. After a part of one, recovery could not know
     whether the checkpointed high watermark is of this log or of an earlier one.
 
-    StorageError if the directory exists. OSError: `fresh` may be left.
+    Raises StorageError if the directory exists. Raises OSError: `fresh` may be left.
     """
     path = log_directory / str(partition)
     if disk.exists(path):
@@ -72,7 +72,7 @@ def create_log(
 def _create_files(
     disk: Disk, path: Path, topic_id: UUID, base_offset: Offset, now_ms: int, *, void_end: bool
 ) -> Segment:
-    """The directory `path` with one empty segment. OSError, and no file is left."""
+    """The directory `path` with one empty segment. Raises OSError, and no file is left."""
     try:
         disk.make_directory(path, durable=False)
         if void_end:
@@ -97,7 +97,7 @@ def _follow_rename(segment: Segment, path: Path) -> None:
 
 def reset_log(disk: Disk, log: PartitionLog, offset: Offset, now_ms: int, fresh: Path) -> Path:
     """Replace the log by an empty one that begins at `offset`. Returns the new path of the old
-    files. OSError with PASSING_ERRNOS: nothing has changed.
+    files. Raises OSError with PASSING_ERRNOS: nothing has changed.
 
     The new log is created as `fresh` (a `free_name`), which a start would remove. Then follow two
     renames, so a crash leaves the old log, the new log, or none.
@@ -122,7 +122,7 @@ def retire_directory(
     disk: Disk, log_directory: Path, partition: TopicPartition, *, unidentified: bool = False
 ) -> Path | None:
     """Rename the directory of a deleted partition that is not open. Returns its new path, or None
-    if it stays. OSError.
+    if it stays. Raises OSError.
 
     A directory without a readable topic id may not belong to mqd. It stays for the operator, unless
     `unidentified` says to rename it, too.
@@ -145,7 +145,8 @@ def retire_directory(
 
 
 def retire_log(disk: Disk, log: PartitionLog) -> Path:
-    """Rename the directory of an open log. Returns its new path. OSError: nothing has changed."""
+    """Rename the directory of an open log. Returns its new path. Raises OSError: nothing has
+    changed."""
     return _retire(disk, log.directory, log.topic_partition, log.topic_id)
 
 

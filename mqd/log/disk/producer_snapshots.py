@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 def batches_from(
     disk: Disk, path: Path, segments: list[Segment], offset: Offset, config: LogConfig
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """(header, bytes) of each batch from `offset` on. OSError; BadBatch."""
+    """(header, bytes) of each batch from `offset` on. Raises OSError or BadBatch."""
     for segment in segments:
         if segment.next_offset > offset and segment.size:
             open_segment(disk, path, segment, config)
@@ -54,7 +54,7 @@ def _batches_between(
     disk: Disk, path: Path, segments: list[Segment], start: Offset, end: Offset, config: LogConfig
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
     """(header, bytes) of each batch whose base offset is in [start, end). Reads nothing after
-    `end`, except the batch there. OSError; BadBatch.
+    `end`, except the batch there. Raises OSError or BadBatch.
     """
     for header, view in batches_from(disk, path, segments, start, config):
         if header.base_offset >= end:
@@ -87,7 +87,7 @@ def open_transaction_index(
     disk: Disk, path: Path, segments: list[Segment], segment: Segment, config: LogConfig
 ) -> TransactionIndex:
     """The transaction index of one of `segments`, in memory. It is loaded from its file, or rebuilt
-    from the log if the file is damaged. OSError; BadBatch.
+    from the log if the file is damaged. Raises OSError or BadBatch.
     """
     if segment.transaction_index is None:
         try:
@@ -176,7 +176,7 @@ def load_snapshot(disk: Disk, path: Path, offset: Offset) -> Producers | None:
 
 def producers_at(disk: Disk, log: PartitionLog, end: Offset) -> Producers:
     """The producers at `end`, up to the written end: from the newest valid snapshot and the batches
-    after it. OSError; BadBatch.
+    after it. Raises OSError or BadBatch.
     """
     producers, start = newest_snapshot(disk, log.path, end)
     note_unreplicated(
@@ -197,7 +197,7 @@ def note_unreplicated(
     high_watermark: Offset,
 ) -> None:
     """Add transactions to `producers`, of the snapshot at `snapshot_offset`, whose markers are not
-    below `high_watermark`: a snapshot does not contain them. OSError; BadBatch.
+    below `high_watermark`: a snapshot does not contain them. Raises OSError or BadBatch.
 
     The log is read after an older snapshot only if there is such a marker.
     """

@@ -49,7 +49,7 @@ from mqd.log.disk.segment_scan import Progress, scan_segment
 from mqd.log.disk.torn_tail import batch_after, find_batch
 from mqd.log.disk.trusted_segments import load_active, load_older
 from mqd.log.log_config import FOREVER_MS, LogConfig
-from mqd.log.log_end import LOG_END_CHECKPOINT, LOG_END_VOID, LogEnd, why_lost
+from mqd.log.log_end import LOG_END_CHECKPOINT, LOG_END_VOID, LogEnd, loss_reason
 from mqd.log.partition_log import PartitionLog
 from mqd.log.recovery_report import (
     REMEDY,
@@ -197,7 +197,7 @@ class _Loader:
             self._replay_trusted(self.segments[-1].next_offset)
         for segment in self.segments[scan_from:]:
             if segment is not self.segments[-1]:
-                segment.seal()
+                segment.on_inactive()
             store_indexes(self.disk, self.path, segment)
             if not store_transaction_index(self.disk, self.path, segment):
                 self.unstored_from = min(self.unstored_from, segment.base_offset)
@@ -285,7 +285,7 @@ class _Loader:
             self.segments[-1] = segment = rebuilt
             if following is not None:
                 self._join(segment, following)
-                segment.seal()
+                segment.on_inactive()
             store_indexes(self.disk, self.path, segment)
         segment.transaction_index = None
         open_transaction_index(self.disk, self.path, self.segments, segment, self.config)
@@ -447,7 +447,7 @@ class _Loader:
         segment = self.segments[-1] if self.segments else None
         last = batch_below(segment, self.topic_id, claim.end_offset) if segment else None
         # A disk that lost records without a reboot proves nothing (I50).
-        reason = why_lost(claim, end, last)
+        reason = loss_reason(claim, end, last)
         if reason is not None:
             raise LogLost(
                 f"{self.path}: {reason}. The machine was not restarted, so its disk was detached, "

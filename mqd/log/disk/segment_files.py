@@ -92,7 +92,7 @@ def load_indexes(
 
 def store_indexes(disk: Disk, path: Path, segment: Segment) -> None:
     """Write both index files. If there is no space, remove the file, as `append_indexes` does.
-    OSError otherwise.
+    Raises OSError otherwise.
     """
     assert segment.index is not None and segment.time_index is not None
     for index, suffix in ((segment.index, INDEX_SUFFIX), (segment.time_index, TIME_INDEX_SUFFIX)):
@@ -125,7 +125,7 @@ def read_transaction_index(disk: Disk, path: Path, segment: Segment) -> Transact
 def store_transaction_index(disk: Disk, path: Path, segment: Segment) -> bool:
     """Write the file of the transaction index, or remove it if the index is empty.
 
-    False if there is no space: then the index stays stale. OSError.
+    False if there is no space: then the index stays stale. Raises OSError.
     """
     assert segment.transaction_index is not None
     name = path / segment_file_name(segment.base_offset, TXN_INDEX_SUFFIX)
@@ -161,7 +161,7 @@ def append_indexes(disk: Disk, path: Path, segment: Segment) -> None:
 
 def open_indexes(disk: Disk, path: Path, segment: Segment) -> tuple[File | None, File | None]:
     """Open the files of both indexes, for `truncate_segment`. None for a file that `append_indexes`
-    has removed: a full disk has no space to create it. OSError.
+    has removed: a full disk has no space to create it. Raises OSError.
     """
     files = (
         path / segment_file_name(segment.base_offset, suffix)
@@ -177,8 +177,8 @@ def truncate_segment(
     next_offset: Offset,
     index_files: tuple[File | None, File | None],
 ) -> None:
-    """Truncate an open segment and its index files. Needs no disk space and no descriptor. OSError;
-    BadBatch.
+    """Truncate an open segment and its index files. Needs no disk space and no descriptor. Raises
+    OSError or BadBatch.
     """
     assert segment.file is not None
     segment.file.truncate(size)
@@ -200,8 +200,8 @@ def truncate_segment(
 
 
 def open_segment(disk: Disk, path: Path, segment: Segment, config: LogConfig) -> None:
-    """Open the file and the indexes of a segment. Missing or damaged indexes are rebuilt. OSError;
-    BadBatch.
+    """Open the file and the indexes of a segment. Missing or damaged indexes are rebuilt. Raises
+    OSError or BadBatch.
     """
     if segment.file is None:
         segment.file = disk.open(
@@ -216,7 +216,7 @@ def open_segment(disk: Disk, path: Path, segment: Segment, config: LogConfig) ->
             logger.warning("index rebuilt segment=%s reason=%s", segment.file.path, error)
             rebuilt = Segment(segment.base_offset, segment.created_ms, segment.file)
             rebuild(rebuilt, segment.size, config.index_interval_bytes)
-            rebuilt.seal()
+            rebuilt.on_inactive()
             if not segment.suffix:
                 store_indexes(disk, path, rebuilt)
             segment.index, segment.time_index = rebuilt.index, rebuilt.time_index

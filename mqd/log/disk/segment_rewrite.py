@@ -113,8 +113,8 @@ class SegmentRewrite:
         self._with_transactions = with_transactions
 
     def slices(self) -> Iterator[int]:
-        """Rewrite the segments, until all files are written and durable. Uncleanable; OSError, and
-        the caller removes the files.
+        """Rewrite the segments, until all files are written and durable. Raises Uncleanable or
+        OSError; then the caller removes the files.
         """
         segment, disk = self.segment, self._disk
         segment.file = file = disk.open(self._name(LOG_SUFFIX), create=True)
@@ -170,7 +170,7 @@ class SegmentRewrite:
 
     def _write_indexes(self) -> None:
         segment, disk = self.segment, self._disk
-        segment.seal()
+        segment.on_inactive()
         segment.next_offset = self._next_offset
         assert segment.index is not None and segment.time_index is not None
         files = [
@@ -197,8 +197,8 @@ def _batches(
     disk: Disk, path: Path, sources: Sequence[Source], chunk_bytes: int
 ) -> Iterator[tuple[BatchHeader, memoryview, bool]]:
     """(header, bytes, whether it is the last of all) of each batch. Its CRC is checked, because a
-    rewritten batch gets a new CRC, which would hide damage. Uncleanable; OSError for a temporary
-    error.
+    rewritten batch gets a new CRC, which would hide damage. Raises Uncleanable, or OSError for a
+    temporary error.
     """
     last = max((number for number, source in enumerate(sources) if source.size), default=0)
     for number, source in enumerate(sources):

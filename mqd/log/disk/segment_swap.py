@@ -50,7 +50,7 @@ all others have theirs."""
 
 
 def begin_swap(disk: Disk, log: PartitionLog, swap: SegmentSwap) -> None:
-    """The .cleaned files are written and durable. From here on a start may finish the swap.
+    """The .cleaned files are written and durable. From here on a start may finish the swap. Raises
     OSError."""
     assert log.swap is None, log
     log.swap = swap
@@ -59,7 +59,7 @@ def begin_swap(disk: Disk, log: PartitionLog, swap: SegmentSwap) -> None:
 
 
 def put_in_place(disk: Disk, log: PartitionLog) -> list[Path]:
-    """Let the log read the new segment. Returns the files to remove later. OSError."""
+    """Let the log read the new segment. Returns the files to remove later. Raises OSError."""
     swap = log.swap
     assert swap is not None and not swap.is_in_place
     old = swap.old
@@ -74,7 +74,7 @@ def put_in_place(disk: Disk, log: PartitionLog) -> list[Path]:
 
 
 def complete_swap(disk: Disk, log: PartitionLog) -> None:
-    """The removal of the old segments is durable: rename the new one. OSError."""
+    """The removal of the old segments is durable: rename the new one. Raises OSError."""
     swap = log.swap
     assert swap is not None and swap.is_in_place
     _rename(disk, log.path, swap.cleaned.base_offset, SWAP_SUFFIX, "")
@@ -83,7 +83,7 @@ def complete_swap(disk: Disk, log: PartitionLog) -> None:
 
 
 def finish_or_abort_swap(disk: Disk, log: PartitionLog) -> None:
-    """Finish a swap that is in place, or abort it. OSError: this may be called again.
+    """Finish a swap that is in place, or abort it. Raises OSError: this may be called again.
 
     The syncs of the directory delay the event loop for milliseconds. A truncation rarely occurs
     during a swap.
@@ -129,7 +129,7 @@ def finish_interrupted_swaps(disk: Disk, path: Path) -> list[str]:
     """At a start: finish or abort the swaps in a partition's directory that a crash interrupted.
     Returns a sentence for each.
 
-    StorageError if a new segment cannot be read, and nothing is changed; OSError.
+    Raises OSError, and StorageError if a new segment cannot be read; then nothing is changed.
     """
     findings = []
     names = disk.list(path)

@@ -69,8 +69,8 @@ class SyncPlan:
             )
 
     def run(self, disk: Disk) -> None:
-        """Run in a worker thread. OSError: it is unknown which data is durable. StorageError: there
-        was no space for the small files, and nothing else is wrong.
+        """Run in a worker thread. Raises OSError: it is unknown which data is durable. Raises
+        StorageError: there was no space for the small files, and nothing else is wrong.
         """
         for file in self.files:
             file.sync()

@@ -3,9 +3,9 @@ batches after it.
 
 A valid batch after the bad one shows that the bad one was complete once. There is one exception. A
 write that a kill interrupted leaves a whole header and a part of the payload. The client chose the
-payload, so it may contain valid batches at any place, also where the CRC-32C of the whole batch
-matches. So if a plausible header claims more bytes than the file has, no byte after it counts.
-Only a checkpoint that was written later than the batch shows that its length field is damaged.
+payload, so it may contain valid batches at any position, and their CRC-32C may match. So if a
+plausible header claims more bytes than the file has, no byte after it counts. Only a checkpoint
+that was written later than the batch shows that its length field is damaged.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _is_unfinished(file: File, position: int, offset: Offset) -> bool:
 
 
 def find_batch(file: File, position: int, offset: Offset) -> FoundBatch | None:
-    """The first valid batch at or behind `position` with a base offset of `offset` or more. It may
+    """The first valid batch at or after `position` with a base offset of `offset` or more. It may
     be inside another batch.
     """
     size = file.size()

@@ -66,7 +66,7 @@ def _close_logs(disk: Disk, logs: Iterable[PartitionLog]) -> None:
             # the next start, its files are synced with its first records (`_Loader._finish`).
             continue
         active = log.active
-        active.seal()
+        active.on_inactive()
         append_indexes(disk, log.path, active)
         snapshot = (log.written_end_offset, log.producers.freeze())
         log.durability.unwritten_snapshots.append(snapshot)

@@ -6,8 +6,8 @@ for about the time that the slice took. A log may be truncated, moved or deleted
 each slice the pass checks that the log is unchanged, and is aborted otherwise. Segments that were
 swapped in before stay. A pass reads the high watermark only at its beginning.
 
-Memory: the offset map with 24 bytes for each offset of the dirty part, up to
-`log.cleaner.dedupe.buffer.size` (more keys need several passes); half of
+Memory: the offset map has 24 bytes for each offset of the dirty part, up to
+`log.cleaner.dedupe.buffer.size`. More keys need several passes. Then half of
 `log.cleaner.io.buffer.size`, or one batch; one decompressed batch, with about 200 bytes for each
 record; and the output of these.
 """
@@ -188,7 +188,7 @@ class CompactionPass:
             await self._swap(SegmentSwap(group, rewrite.segment))
 
     def _check_space(self, group: list[Segment]) -> None:
-        """OSError if the disk has no space for a copy of the group."""
+        """Raises OSError if the disk has no space for a copy of the group."""
         path = self._log.path
         size = sum(segment.size for segment in group)
         if self._disk.free_bytes(path) < size + DISK_RESERVE_BYTES:

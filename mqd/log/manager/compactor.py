@@ -62,7 +62,7 @@ class Compactor:
         self.uncleanable: dict[PartitionLog, str] = {}
         """Logs with unreadable data, and the reason. They are not cleaned until the next start."""
         self.passes = 0
-        """How many passes were completed."""
+        """The number of completed passes."""
         self._waiting: dict[PartitionLog, float] = {}
         """Logs without enough disk space, and when to try them again (monotonic seconds)."""
         self._disk = disk

@@ -39,14 +39,14 @@ class Descriptors:
         self._budget = budget
         self._older_max = min(OLDER_SEGMENTS_OPEN_MAX, budget // 4)
         self.partitions_max = min(max(0, budget - self._older_max - DESCRIPTORS_SPARE), 2**31 - 1)
-        """How many logs a node may have open."""
+        """The maximum number of open logs of a node."""
         self._older: deque[tuple[PartitionLog, Segment]] = deque()
         """Segments that were opened or filled, the oldest first. Some may be closed already."""
         self._spares: list[File] = []
 
     def check_partitions(self, count: int) -> None:
-        """StorageError if one more log than `count` would need descriptors that are reserved for
-        other uses.
+        """Raises StorageError if one more log than `count` would need descriptors that are reserved
+        for other uses.
         """
         if count >= self.partitions_max:
             raise StorageError(
@@ -83,7 +83,7 @@ class Descriptors:
     # -- older segments
 
     def open(self, log: PartitionLog, segment: Segment) -> None:
-        """Open a segment, and close others. OSError, BadBatch."""
+        """Open a segment, and close others. Raises OSError or BadBatch."""
         if segment.index is None or segment.file is None:
             self.close_older(log)
             if segment is not log.active:
@@ -91,7 +91,7 @@ class Descriptors:
             open_segment(self._disk, log.path, segment, log.config)
 
     def open_transaction_index(self, log: PartitionLog, segment: Segment) -> TransactionIndex:
-        """The transaction index of a segment, loaded if necessary. OSError, BadBatch."""
+        """The transaction index of a segment, loaded if necessary. Raises OSError or BadBatch."""
         self.opened(log, segment)
         return open_transaction_index(self._disk, log.path, log.segments, segment, log.config)
 
@@ -105,7 +105,8 @@ class Descriptors:
         self._older = deque(entry for entry in self._older if entry[0] is not log)
 
     def check_room(self) -> None:
-        """OSError EMFILE if too many older segments are open and none of them may be closed."""
+        """Raises OSError EMFILE if too many older segments are open and none of them may be
+        closed."""
         # Open files stay within the bound (I20).
         if not self._close_some():
             raise OSError(errno.EMFILE, "too many full segments wait to be synced")

@@ -45,8 +45,8 @@ CHECKPOINT_SECONDS_MIN = 0.1
 HIGH_WATERMARK_SECONDS = 5.0
 """Kafka's `replica.high.watermark.checkpoint.interval.ms`."""
 NEW_LOG_SYNC_SECONDS = 1.0
-"""How long a checkpoint of high watermarks waits for the first sync of new logs. It does not
-include logs that are not synced by then."""
+"""The maximum time that a checkpoint of high watermarks waits for the first sync of new logs. It
+does not include logs that are not synced by then."""
 
 
 class Housekeeping:
@@ -85,7 +85,7 @@ class Housekeeping:
         """Called with the disk serial of each directory, by id, in a worker thread. Set after
         `start`."""
         self.retired_segments = 0
-        """How many segments retention or DeleteRecords removed."""
+        """The number of segments that retention or DeleteRecords removed."""
         self._woken = trio.Event()
         self._storing = trio.Lock()
         """Two tasks must not write the same file at the same time."""

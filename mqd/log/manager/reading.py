@@ -48,7 +48,7 @@ class Reader:
         """Whole batches from the one with `offset` on, from one segment, below `limit_offset`, with
         at most `max_bytes`. `min_one`: the first batch may be larger.
 
-        MqError OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR.
+        Raises MqError OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR.
         """
         if not log.log_start_offset <= offset <= log.written_end_offset:
             log.check_readable(offset)
@@ -75,7 +75,7 @@ class Reader:
         self, log: PartitionLog, start_offset: Offset, end_offset: Offset
     ) -> list[AbortedTransaction]:
         """The aborted transactions with records between these offsets (the end is exclusive), by
-        their first offset. MqError as `read`.
+        their first offset. Raises MqError as `read` does.
 
         Complete if the end is not beyond the last stable offset: then each transaction has a
         marker.
@@ -120,7 +120,7 @@ class Reader:
         """The first record with this timestamp or later, below `limit_offset`. In slices.
 
         The log may be deleted in each pause: check that it is still served before you resume.
-        MqError KAFKA_STORAGE_ERROR if the file cannot be read or is damaged.
+        Raises MqError KAFKA_STORAGE_ERROR if the file cannot be read or is damaged.
         """
         return self._looked_up(
             log,

@@ -96,8 +96,8 @@ class LogRegistry:
     # -- loading ---------------------------------------------------------------------------------
 
     async def load(self) -> LoadProgress:
-        """Lock the directories and recover every log in them. StorageError if no directory can be
-        used, or if one belongs to another node."""
+        """Lock the directories and recover every log in them. Raises StorageError if no directory
+        can be used, or if one belongs to another node."""
         progress = LoadProgress()
         refusals: list[StorageError] = []
         async with trio.open_nursery() as nursery:
@@ -239,9 +239,9 @@ class LogRegistry:
         """The log of a partition. If there is none, it is created in `directory`, or in the one
         with the fewest logs.
 
-        MqError KAFKA_STORAGE_ERROR for a fenced log, INCONSISTENT_TOPIC_ID if the log on disk is of
-        another topic with the same name. StorageError if the disk is full or no directory is
-        online.
+        Raises MqError KAFKA_STORAGE_ERROR for a fenced log, INCONSISTENT_TOPIC_ID if the log on
+        disk is of another topic with the same name. Raises StorageError if the disk is full or no
+        directory is online.
         """
         if partition in self.fenced:
             raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, self.fenced[partition])

@@ -1,5 +1,5 @@
 """Syncs logs in worker threads. One cycle of a directory includes all logs whose sync was requested
-during the cycle before (group commit).
+during the previous cycle (group commit).
 
 The event loop plans a sync (disk/sync_plan.py), a worker thread runs the plan, and the loop
 processes the result. After a failure `on_failed` is called once. Nothing is retried here: the
@@ -94,6 +94,7 @@ class Syncer:
         self.wake_waiters()
 
     def wake_waiters(self) -> None:
-        """A sync has ended, or a log was deleted whose sync a task may wait for."""
+        """Call it when a sync has ended, or a log was deleted while a task may wait for its
+        sync."""
         ended, self._ended = self._ended, trio.Event()
         ended.set()

@@ -49,7 +49,7 @@ class Truncation:
         self._deletes = deletes
         self._on_forgotten = on_forgotten
         self.below_high_watermark = 0
-        """How often committed records were truncated."""
+        """The number of truncations of committed records."""
 
     def delete_records(self, log: PartitionLog, offset: Offset) -> Offset:
         """Let the log begin at `offset`, and return the log start. OFFSET_OUT_OF_RANGE above the
@@ -66,7 +66,7 @@ class Truncation:
 
     def truncate_to(self, log: PartitionLog, offset: Offset) -> None:
         """Remove the batch with `offset` and all later ones. If that is below the log start, the
-        log is reset. StorageError.
+        log is reset. Raises StorageError.
 
         Below the checkpointed high watermark, this is logged and counted.
         """
@@ -104,7 +104,7 @@ class Truncation:
 
     def reset(self, log: PartitionLog, offset: Offset) -> None:
         """Begin again at `offset`, empty: where the leader's log begins, if this one ends before
-        it. StorageError."""
+        it. Raises StorageError."""
         assert not log.queue, log
         high_watermark = offset
         if log.log_start_offset < log.log_end_offset:

@@ -68,8 +68,8 @@ class Writer:
         now_ms: int,
         client: bool = True,
     ) -> Appended:
-        """Plan one batch and queue it. `view` must not change until `flush`. MqError if it is
-        refused."""
+        """Plan one batch and queue it. `view` must not change until `flush`. Raises MqError if it
+        is refused."""
         if log.failure is not None:
             self._check_space(log, log.failure, len(view))
         appended = plan_append(log, view, leader_epoch=leader_epoch, now_ms=now_ms, client=client)
@@ -110,7 +110,7 @@ class Writer:
         return taken
 
     def _check_space(self, log: PartitionLog, failure: LogFailure, size: int) -> None:
-        """Append again if there is space, and descriptors. MqError otherwise."""
+        """Append again if there is space, and descriptors. Raises MqError otherwise."""
         if (
             not failure.is_retriable
             or self._disk.free_bytes(log.directory) < size + DISK_RESERVE_BYTES

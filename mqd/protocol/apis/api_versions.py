@@ -5,9 +5,9 @@ v3  flexible; name and version of the client software (KIP-511); feature levels,
 v4  a feature may have the minimum level 0; earlier versions omit such a feature (KAFKA-17011,
     KAFKA-17492)
 
-Two exceptions, because the client does not know the supported versions before this response:
-the response header is v0 in every version, and a request of an unknown version gets
-UNSUPPORTED_VERSION in a v0 body.
+The client does not know the supported versions before this response, so there are two exceptions.
+The response header is v0 in every version. A request of an unknown version gets UNSUPPORTED_VERSION
+in a v0 body.
 """
 
 from __future__ import annotations

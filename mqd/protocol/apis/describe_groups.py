@@ -7,9 +7,9 @@ v5  flexible
 v6  GROUP_ID_NOT_FOUND, with a message, for an unknown group; earlier versions return the state Dead
     (KIP-1043)
 
-From v5 on, mqd has its own tagged fields. The response to a request with `awaited_wanted` has, for
-a group in a rebalance, the start time of its state and the members that it waits for. Apache Kafka
-ignores unknown tags (KIP-482), so its response omits these fields.
+From v5 on, mqd has its own tagged fields. With `awaited_wanted`, the response for a group in a
+rebalance has the start time of its state and the members that it waits for. Apache Kafka ignores
+unknown tags (KIP-482), so its response omits these fields.
 """
 
 from __future__ import annotations

@@ -65,8 +65,8 @@ async def _without_hidden_topics(
 
 
 def require_protocol(node: Node) -> None:
-    """MqError UNSUPPORTED_VERSION if the feature group.version is 0, or if the node does not enable
-    the consumer protocol.
+    """Raises MqError UNSUPPORTED_VERSION if the feature group.version is 0, or if the node does not
+    enable the consumer protocol.
     """
     if not node.image.features.get("group.version", 0) or "consumer" not in node.config.strings(
         "group.coordinator.rebalance.protocols"

@@ -6,10 +6,10 @@ like null. A resource that a request names twice has two rows; a request that re
 ten times is refused.
 
 The synonyms of a key are Apache Kafka's: first the value of the topic or group, then the
-corresponding broker key, as set for this node, for all nodes, at the start, and by default. If that
-key has synonyms of its own (log.retention.ms: .minutes, .hours), they follow within each of these
-four. The list begins with the first entry of the key's own name. Values are in the unit of the
-named key.
+corresponding broker key. The latter is listed as set for this node, for all nodes, at the start,
+and by default. If that key has synonyms of its own (log.retention.ms: .minutes, .hours), they
+follow within each of these four. The list begins with the first entry of the key's own name. Values
+are in the unit of the named key.
 """
 
 from __future__ import annotations
@@ -228,8 +228,8 @@ def _node_candidates(node: Node, key: str) -> Candidates:
 def _all_nodes(node: Node, request: Any) -> Iterator[dict[str, Any]]:
     """Only values that are set for all nodes: no single node has these.
 
-    A static option that an earlier version stored has no effect any more; it is shown with its
-    value, so that it can be deleted.
+    A static option that an earlier version stored has no effect; it is shown with its value, so
+    that it can be deleted.
     """
     for key, text in sorted(node.image.node_configs(None).items()):
         option = NODE_OPTIONS[key]

@@ -3,12 +3,11 @@
 v2 isolation level; v4 leader epochs; v6 flexible; v7 -3, the largest timestamp (KIP-734); v8 -4,
 the earliest local offset; v9 -5, the end of tiered storage; v11 -6, the first offset not yet
 tiered: mqd has no tiered storage. A special timestamp that is newer than the request's version is
-refused with UNSUPPORTED_VERSION, as Apache Kafka does. Likewise a partition that a request names
-more than once gets one row with INVALID_REQUEST, in front of the topic's others, and a topic that
-it names more than once is one topic of the response.
+refused with UNSUPPORTED_VERSION, as Apache Kafka does. Likewise a duplicate partition gets one row
+with INVALID_REQUEST, before the topic's other rows. A duplicate topic is one topic of the response.
 
 A new leader does not know at once how much its predecessor had committed. Until its high watermark
-has reached the start of its epoch, it does not return the end offset: that could be below the
+has reached the start of its epoch, it does not return the end offset. That could be below the
 position of a consumer (KIP-207).
 """
 
@@ -163,8 +162,8 @@ def _while_leading(
     partition: Partition,
     looking: Slices[FoundRecord | None],
 ) -> Slices[FoundRecord | None]:
-    """`looking`, as long as this node leads the partition in the same epoch: otherwise the
-    log may be removed or cut. MqError.
+    """`looking`, while this node leads the partition in the same epoch: otherwise the log may be
+    removed or cut. Raises MqError.
     """
     log, leader_epoch = partition.log, partition.leader_epoch
     while True:

@@ -6,9 +6,9 @@ v10 the current leader in the response to a stale client (KIP-951); v12 transact
 by id. Versions 0 to 2 are advertised and not served: librdkafka ties compression to them
 (KAFKA-18659).
 
-A request with acks=0 gets no response. An error closes its connection, so that the client looks for
-the leader again. With acks=1 the response is sent when this node has written the batches, with
-acks=-1 when every in-sync replica has them. ◆ hot path.
+A request with acks=0 gets no response. An error closes its connection, so that the client finds the
+leader again. With acks=1 the response is sent when this node has written the batches, with acks=-1
+when every in-sync replica has them. ◆ hot path.
 
 A request that begins a transaction in a partition waits for the transaction coordinator
 (verification.py), and so do later requests of its connection. Later batches of the transaction do
@@ -177,7 +177,7 @@ class Produce:
         partitions: Collection[Partition],
         refusals: dict[Partition, MqError],
     ) -> None:
-        """Append and write in a turn of its own, unless the client has closed the connection."""
+        """Append and write in a separate turn, unless the client has closed the connection."""
         connection, clock = pending.connection, self._node.clock
         connection.barrier = False
         if not connection.open:

@@ -3,7 +3,7 @@ effect when the transaction commits. Served by the group's coordinator, after th
 coordinator has confirmed that the transaction is open (KIP-890).
 
 v3 which member of which generation commits (KIP-447). v5 adds the coordinator's partition to the
-transaction by itself.
+transaction implicitly.
 """
 
 from __future__ import annotations

@@ -153,8 +153,8 @@ async def write_markers(
 def _epoch_for_client(
     partition: Partition, producer: Producer, claimed: int, transaction_version: int
 ) -> int:
-    """The coordinator epoch of a client's marker: no unknown, newer one. MqError as `check_marker`;
-    INVALID_TXN_STATE if no such transaction is open.
+    """The coordinator epoch of a client's marker: no unknown, newer one. Raises MqError as
+    `check_marker` does; INVALID_TXN_STATE if no such transaction is open.
     """
     producers = partition.log.producers
     producers.check_marker(*producer, claimed, transaction_version)

@@ -1,7 +1,7 @@
 """Consumers of the simulated cluster, which read while the producers write.
 
 mqd's own consumer reads from the leaders. Raw ones fetch from any replica (KIP-392), with the
-leader epoch in each fetch (KIP-320): each response can be compared with the log of one leader.
+leader epoch in each fetch (KIP-320). So each response can be compared with the log of one leader.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from mqd.client.descriptions import (
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol.batch_builder import build_batch
 from mqd.testing.clients.wire import PRODUCE, PRODUCE_VERSION, produce_body
-from mqd.testing.faults.plan import Mode, Plan
+from mqd.testing.faults.plan import FaultPlan, Mode
 from mqd.types import TopicPartition
 
 SHORTENED = "x-short"
@@ -49,7 +49,7 @@ class Administration:
     def __init__(
         self,
         client: ClusterClient,
-        plan: Plan,
+        plan: FaultPlan,
         chance: random.Random,
         nodes: list[int],
         checked: list[TopicPartition],

@@ -1,7 +1,7 @@
 """The nemesis: injects random faults at random times.
 
-Faults overlap: each one begins at a random time, lasts for a random time, and ends by itself.
-`heal` ends all of them. The `Plan` of a seed has the families of faults and their rate.
+Faults overlap: each one begins at a random time, lasts for a random time, and then ends. `heal`
+ends all of them. The `FaultPlan` of a seed has the families of faults and their rate.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mqd.testing.faults.disk_faults import DiskFaults
 from mqd.testing.faults.faulted_cluster import FaultedCluster
 from mqd.testing.faults.network_faults import NetworkFaults
 from mqd.testing.faults.node_faults import NodeFaults
-from mqd.testing.faults.plan import Plan
+from mqd.testing.faults.plan import FaultPlan
 from mqd.testing.probes.probes import Probes
 
 
@@ -26,7 +26,7 @@ class Nemesis:
         self,
         cluster: FaultedCluster,
         probes: Probes,
-        plan: Plan,
+        plan: FaultPlan,
         chance: random.Random,
     ) -> None:
         self.cluster = cluster

@@ -42,7 +42,7 @@ FAMILIES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class FaultPlan:
     """The faults of one seed."""
 
     mode: Mode
@@ -52,7 +52,7 @@ class Plan:
     admin_every: float
 
     @classmethod
-    def draw(cls, chance: random.Random) -> Plan:
+    def draw(cls, chance: random.Random) -> FaultPlan:
         mode = chance.choice([Mode.KILL, Mode.KILL, Mode.POWER_ONE, Mode.POWER_ALL])
         families = [family for family in FAMILIES if chance.random() < 0.6]
         if mode is Mode.KILL:

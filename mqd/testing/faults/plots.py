@@ -1,9 +1,10 @@
 """Directed faults (plots): short sequences in which a guarantee depends on one check of the code.
 
 Random faults rarely produce such a sequence. Examples: a leader is replaced while its
-AlterPartition request is in flight; a node that has lost acknowledged records returns first. The
-seed determines the plot of a run. The plot repeats, without other faults during it. A plot contains
-only faults that the mode of the seed permits (plan.py), so no acknowledged record may be lost.
+AlterPartition request is in flight; the node that lost acknowledged records restarts before the
+others. The seed determines the plot of a run. The plot repeats, without other faults during it. A
+plot contains only faults that the mode of the seed permits (plan.py), so no acknowledged record may
+be lost.
 """
 
 from __future__ import annotations

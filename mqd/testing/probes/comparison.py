@@ -27,8 +27,8 @@ def commit_batches(
 def compare(shadow: Shadow, committed: Committed, end: int, what: str) -> None:
     """The replica must have the committed batches from its log start to `end`.
 
-    Batches below its log start offset may differ: the leader has deleted those offsets, so nobody
-    reads them here, and their segment is removed soon.
+    Batches below its log start offset may differ: the leader has deleted those offsets, so no
+    client reads them here, and their segment is removed soon.
     """
     if not committed.batches or end <= committed.first_offset:
         return

@@ -131,5 +131,5 @@ def _moved_early(before: Any, after: Any) -> set[int]:
     """Replicas that a reassignment has added, and that count as final without having been in sync
     (KIP-455).
     """
-    settled = set(after.replicas) - set(after.adding)
-    return settled - (set(before.replicas) - set(before.adding)) - set(before.isr) - set(after.isr)
+    final = set(after.replicas) - set(after.adding)
+    return final - (set(before.replicas) - set(before.adding)) - set(before.isr) - set(after.isr)

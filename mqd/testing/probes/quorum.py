@@ -1,6 +1,6 @@
 """Invariants of the voters' metadata logs (I11, I12; Ongaro, figure 3.2).
 
-An entry is committed when the commit index of any voter has passed it: every later leader must have
+An entry is committed when the commit index of any voter has passed it. Every later leader must have
 it, and every node must apply it.
 """
 

@@ -303,7 +303,7 @@ def _epoch_led_in_passing(log: Any, shadow: Shadow, before: tuple[Any, ...]) -> 
     """The epoch in which the node has led since the last check, if it does not lead now. One step
     may apply several metadata entries, and the high watermark may move between them.
 
-    Either the node led at the last check, or its leader epochs show it: only a leader adds an epoch
+    Either the node led at the last check, or its leader epochs show it. Only a leader adds an epoch
     before its log has a batch of it.
     """
     latest: int = log.epochs.latest

@@ -32,7 +32,7 @@ FROM_ARCHIVE = "from-archive"
 
 
 @dataclass(frozen=True, slots=True)
-class Configuration:
+class ArchiveConfiguration:
     """What is archived, and where to. `source` has options of the format `mqd`."""
 
     source: Mapping[str, str]
@@ -53,7 +53,7 @@ class Configuration:
         }
 
 
-def plan(spark: SparkSession, configuration: Configuration) -> DataFrame:
+def plan(spark: SparkSession, configuration: ArchiveConfiguration) -> DataFrame:
     """A streaming DataFrame with one row for each staged file of a micro-batch."""
     from pyspark_mqd.pipelines.archive_source import NAME, ArchiveSource
 
@@ -65,7 +65,7 @@ def plan(spark: SparkSession, configuration: Configuration) -> DataFrame:
 class Runner:
     """Commits micro-batches, and counts what it archived."""
 
-    configuration: Configuration
+    configuration: ArchiveConfiguration
     batches: int = 0
     records: int = 0
     bytes: int = 0
@@ -146,7 +146,7 @@ def archive(
         "kafka.isolation.level": "read_committed",
         **source,
     }
-    runner = Runner(Configuration(options, local_folder(target, "target"), checkpoint))
+    runner = Runner(ArchiveConfiguration(options, local_folder(target, "target"), checkpoint))
     query = runner.start(spark, {"availableNow": True})
     try:
         query.awaitTermination()
@@ -272,7 +272,7 @@ def command(
         **({"minPartitions": str(min_partitions)} if min_partitions else {}),
     }
     check_source(source)
-    configuration = Configuration(source, root, settings.checkpoint, delta, codec, headers)
+    configuration = ArchiveConfiguration(source, root, settings.checkpoint, delta, codec, headers)
     _run(settings, Runner(configuration))
 
 

@@ -1,12 +1,12 @@
 """The part of an archive that runs on the driver: staged files become visible, exactly once.
 
 A micro-batch is committed by its decision: a small file that is replaced atomically, with the batch
-id and every rename. Before the decision nothing is visible. After it the renames are repeated until
-all are done, by this driver or the next one, and the files of any later attempt are dropped.
-So a crash at any point neither loses nor doubles a record, whatever a re-run reads.
+id and every rename. Before the decision nothing is visible. After it, this driver or the next one
+repeats the renames until all are done. The files of any later attempt are dropped. So a crash at
+any point neither loses nor doubles a record, whatever a re-run reads.
 
-These stop the query with a remedy: a checkpoint that does not belong to the archive, an old copy of
-the checkpoint, a damaged decision, and a new query whose first offsets are archived already.
+These stop the query with a remedy: a checkpoint of another archive, an old copy of the checkpoint,
+a damaged decision, a new query with archived first offsets.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """An archive as a Delta table, written through delta-rs: no jar, one Delta commit a micro-batch.
 
-Tasks write Parquet files into the table's folders under unique names; nobody sees them until the
+Tasks write Parquet files into the table's folders under unique names; they are invisible until the
 driver adds them to Delta's log. The same Delta commit carries the app transaction (query id, batch
 id), and one with a digest of the offset ranges. So a re-run of a micro-batch finds it and drops its
 own files. A micro-batch becomes visible as a whole.

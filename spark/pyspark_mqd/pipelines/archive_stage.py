@@ -1,7 +1,7 @@
 """The part of an archive that runs in tasks: Arrow batches of one offset range to Parquet files.
 
 Files go to a staging folder under names that no other attempt uses, and are synced before they are
-reported. So an attempt that fails, or loses, leaves a file that nobody counts, and the commit
+reported. So an attempt that fails, or loses, leaves a file that does not count, and the commit
 removes it. No Spark here: batches in, descriptions of files out.
 """
 

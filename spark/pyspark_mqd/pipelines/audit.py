@@ -53,7 +53,7 @@ SAMPLES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AuditResult:
     """What an audit has found. `counts` has every kind, also those that were not found."""
 
     events: int
@@ -106,7 +106,7 @@ def audit(
     *,
     starts: Mapping[TopicPartition, int] | None = None,
     shown: int = 5,
-) -> Verdict:
+) -> AuditResult:
     """Join both sides, and count what does not fit. Raises Failure for a damaged history."""
     from pyspark.sql import functions as f
 
@@ -123,7 +123,7 @@ def audit(
         log = read_log(spark, sources).cache()
         found = violations(events.where(wanted), log, starts).cache()
         counted = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
-        verdict = Verdict(
+        result = AuditResult(
             about["events"],
             about["acked"],
             log.count(),
@@ -134,7 +134,7 @@ def audit(
         log.unpersist()
     finally:
         events.unpersist()
-    return verdict
+    return result
 
 
 def _damaged(events: DataFrame, count: int) -> Failure:
@@ -215,9 +215,9 @@ def command(
         with connected(settings) as client:
             starts = log_starts(client, partitions_of(client, wanted))
     sources = Sources(wanted, parse_rule(rule), cluster, archive, log_file)
-    verdict = run(settings, history, sources, starts, shown)
-    show(settings.output, verdict)
-    raise SystemExit(0 if verdict.is_clean else FAILED)
+    result = run(settings, history, sources, starts, shown)
+    show(settings.output, result)
+    raise SystemExit(0 if result.is_clean else FAILED)
 
 
 def run(
@@ -226,45 +226,45 @@ def run(
     sources: Sources,
     starts: Mapping[TopicPartition, int],
     shown: int,
-) -> Verdict:
+) -> AuditResult:
     """The audit in a session of its own, with progress."""
     from pyspark_mqd.pipelines.progress import Progress, run_jobs, tasks_done
     from pyspark_mqd.pipelines.session import session
 
-    verdicts = []
+    results = []
     with (
         session(settings, "audit", brokers=False) as spark,
         Progress("audit", unit="tasks") as progress,
     ):
         run_jobs(
-            lambda: verdicts.append(audit(spark, history, sources, starts=starts, shown=shown)),
+            lambda: results.append(audit(spark, history, sources, starts=starts, shown=shown)),
             progress,
             lambda: tasks_done(spark),
         )
-    return verdicts[0]
+    return results[0]
 
 
-def show(output: str, verdict: Verdict) -> None:
+def show(output: str, result: AuditResult) -> None:
     """Counts, and the first few violations of each kind."""
     counts = [
         {"kind": kind, "count": count, "meaning": KINDS[kind]}
-        for kind, count in verdict.counts.items()
+        for kind, count in result.counts.items()
     ]
     summary = {
-        "events": verdict.events,
-        "acknowledged": verdict.acknowledged,
-        "records": verdict.records,
-        "clean": verdict.is_clean,
+        "events": result.events,
+        "acknowledged": result.acknowledged,
+        "records": result.records,
+        "clean": result.is_clean,
     }
     if output == "json":
         report.show_summary(
             "json",
-            {**summary, "violations": dict(verdict.counts), "samples": list(verdict.samples)},
+            {**summary, "violations": dict(result.counts), "samples": list(result.samples)},
         )
         return
     report.show("table", COUNTS, counts)
     click.echo()
-    if verdict.samples:
-        report.show("table", SAMPLES, verdict.samples)
+    if result.samples:
+        report.show("table", SAMPLES, result.samples)
         click.echo()
     report.show_summary("table", summary)

@@ -53,8 +53,8 @@ _JSON = re.compile(r"json:([A-Za-z_$][\w.$\[\]]*)")
 
 @dataclass(frozen=True, slots=True)
 class IdRule:
-    """How a record's id is found: in the key, the value, a header, a field of a JSON value, or in
-    the first eight bytes of the value as a signed integer (the load of chaos runs)."""
+    """Where a record's id is: in the key, the value, a header, or a field of a JSON value. The load
+    of chaos runs has it in the first eight bytes of the value, as a signed integer."""
 
     kind: str
     name: str = ""

@@ -18,7 +18,7 @@ TIMEOUTS = {
     "request.timeout.ms": "15000",
     "socket.connection.setup.timeout.ms": "5000",
 }
-"""Shorter than those of queries: somebody waits for the answer. --client overrides them."""
+"""Shorter than those of queries: a user waits for the result. --client overrides them."""
 PLACES = {"earliest": EARLIEST, "latest": LATEST}
 
 
@@ -35,7 +35,7 @@ def connected(settings: Settings) -> Iterator[BlockingClient]:
 
 
 def require_brokers(settings: Settings) -> None:
-    """Raises Failure unless the brokers answer: pipelines check this before Spark starts."""
+    """Raises Failure unless the brokers respond: pipelines check this before Spark starts."""
     try:
         with connected(settings):
             pass

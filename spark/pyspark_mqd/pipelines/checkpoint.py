@@ -2,7 +2,8 @@
 
 `offsets/N` is written before batch N runs and holds where it ends; `commits/N` is written when the
 batch is done. So batch N covers `[offsets/N-1, offsets/N)`. A batch with `offsets/N` and without
-`commits/N` is planned: Spark runs exactly that range again, whatever it has done of it before.
+`commits/N` is planned: Spark runs exactly that range again, also if it has done a part of it
+before.
 
 Therefore only one change is safe, and only while nothing is planned: to replace the newest
 `offsets/N`, whose commit exists. Spark never runs that batch again, and starts batch N+1 there.
@@ -43,7 +44,7 @@ class CheckpointError(Failure):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class OffsetLogEntry:
     """One file of the offset log.
 
     `sources` has each source's offset as JSON text, or NO_OFFSETS.
@@ -67,21 +68,21 @@ class Checkpoint:
     `committed` is the newest batch that is done, -1 before the first."""
 
     query_id: str
-    entries: tuple[Entry, ...]
+    entries: tuple[OffsetLogEntry, ...]
     committed: int
     stateful: bool = False
 
     @property
-    def latest(self) -> Entry:
+    def latest(self) -> OffsetLogEntry:
         return self.entries[-1]
 
     @property
-    def planned(self) -> Entry | None:
+    def planned(self) -> OffsetLogEntry | None:
         """The batch that is not done: the next start of the query runs its exact range again."""
         return self.latest if self.latest.batch > self.committed else None
 
     @property
-    def done(self) -> Entry | None:
+    def done(self) -> OffsetLogEntry | None:
         """The newest batch that is done; None if the log no longer (or not yet) has one."""
         return next((each for each in reversed(self.entries) if each.batch <= self.committed), None)
 
@@ -109,7 +110,7 @@ class Checkpoint:
 # -- the files as text
 
 
-def parse_entry(batch: int, text: str) -> Entry:
+def parse_entry(batch: int, text: str) -> OffsetLogEntry:
     """One file of the offset log. Raises CheckpointError."""
     lines = text.split("\n")
     if lines[0] != VERSION:
@@ -125,7 +126,7 @@ def parse_entry(batch: int, text: str) -> Entry:
         is_known = line.startswith("{") or (not line if number == 2 else bool(line))
         if not is_known or not _is_whole(line):
             raise _damaged(batch, f"line {number} is not JSON")
-    return Entry(batch, lines[1], tuple(lines[2:]))
+    return OffsetLogEntry(batch, lines[1], tuple(lines[2:]))
 
 
 def _is_whole(line: str) -> bool:
@@ -144,7 +145,7 @@ def _damaged(batch: int, why: str) -> CheckpointError:
     )
 
 
-def render_entry(entry: Entry) -> str:
+def render_entry(entry: OffsetLogEntry) -> str:
     """The file for an entry, as Spark writes it."""
     return "\n".join([VERSION, entry.metadata, *entry.sources])
 
@@ -175,11 +176,12 @@ def _has_topics(text: str) -> bool:
 # -- the change
 
 
-def plan_reset(checkpoint: Checkpoint, source: int, target: Offsets) -> Entry:
+def plan_reset(checkpoint: Checkpoint, source: int, target: Offsets) -> OffsetLogEntry:
     """The entry that makes the next batch of `source` start at `target`. Raises CheckpointError.
 
-    Partitions that `target` does not name stay where they are. Topic ids stay, so that a topic made
-    anew is still noticed; leader epochs of moved partitions go, for they belong to the old offsets.
+    Partitions that `target` does not name stay where they are. Topic ids stay, so that a topic that
+    was created again is still noticed; leader epochs of moved partitions go, for they belong to the
+    old offsets.
     """
     planned = checkpoint.planned
     if planned is not None:
@@ -269,7 +271,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     return Checkpoint(query_id, entries, committed, (folder / "state").is_dir())
 
 
-def _read_entry(folder: Path, batch: int) -> Entry:
+def _read_entry(folder: Path, batch: int) -> OffsetLogEntry:
     try:
         return parse_entry(batch, (folder / OFFSET_LOG / str(batch)).read_text("utf-8"))
     except UnicodeDecodeError:
@@ -320,7 +322,7 @@ def _ancestors(number: int, proc: Path) -> set[int]:
     return found
 
 
-def write_entry(folder: Path, entry: Entry) -> Path:
+def write_entry(folder: Path, entry: OffsetLogEntry) -> Path:
     """Replace the file of `entry` in the offset log; returns the path of the backup.
 
     Hadoop keeps a checksum beside each file, which would refuse the new content. It goes first: a

@@ -1,7 +1,7 @@
 """`mqd-spark demo`: a cluster, a producer of orders, `archive` and `rollup`, and a live table.
 
-Everything runs on this machine until Ctrl-C, which ends all of it: the nodes are a process of their
-own, the JVM ends with its driver, the producer is a thread.
+Everything runs on this machine until Ctrl-C, which ends all of it. The nodes are a process of their
+own, the JVM ends with its driver, and the producer is a thread.
 """
 
 from __future__ import annotations
@@ -168,10 +168,10 @@ def run(spark: Any, bootstrap: str, folder: Path, orders: Orders, output: str) -
         "subscribe": TOPIC,
         "startingOffsets": "earliest",
     }
-    lake = archive.Configuration(source, folder / "lake", str(folder / "state" / "archive"))
+    lake = archive.ArchiveConfiguration(source, folder / "lake", str(folder / "state" / "archive"))
     runner = archive.Runner(lake)
     runner.start(spark, {"processingTime": "5 seconds"})
-    windows = rollup.Configuration(
+    windows = rollup.RollupConfiguration(
         source,
         str(folder / "state" / "rollup"),
         window="10 seconds",

@@ -87,7 +87,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic that a query is to use. `error` is the reason why nothing is known of it."""
+    """A topic that a query will use. `error` is the reason why nothing is known of it."""
 
     name: str
     error: str = ""

@@ -46,7 +46,7 @@ def rows_of(
     oldest_ms: Mapping[TopicPartition, int],
     now_ms: int,
 ) -> list[dict[str, Any]]:
-    """One row a partition. `oldest_ms` has the timestamp of the next record, where it is known."""
+    """One row a partition. `oldest_ms` has the timestamp of the next record, if it is known."""
     rows = []
     for tp in sorted(positions.keys() | ends.keys()):
         position, start, end = positions.get(tp), starts.get(tp), ends.get(tp)
@@ -81,7 +81,7 @@ def _note(position: int | None, start: int | None, end: int | None) -> str:
 
 
 def summary_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Total, least, mean and greatest lag, and the greatest delay where it is known."""
+    """Total, least, mean and greatest lag, and the greatest delay if it is known."""
     lags = [row["lag"] for row in rows if row["lag"] is not None]
     behind = [row["behind_seconds"] for row in rows if row["behind_seconds"] is not None]
     return {

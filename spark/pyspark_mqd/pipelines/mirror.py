@@ -26,7 +26,7 @@ from pyspark_mqd.pipelines.cli import (
     parse_pairs,
     topics_of,
 )
-from pyspark_mqd.pipelines.mirror_target import Configuration, prepare_target, refuse_circle
+from pyspark_mqd.pipelines.mirror_target import MirrorConfiguration, prepare_target, refuse_circle
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -36,7 +36,7 @@ GUARANTEES = ("exactly-once", "atomic-batch", "at-least-once")
 MAX_OFFSETS = 1_000_000
 
 
-def plan(spark: SparkSession, configuration: Configuration) -> DataFrame:
+def plan(spark: SparkSession, configuration: MirrorConfiguration) -> DataFrame:
     """A streaming DataFrame with the columns of the sink."""
     from pyspark_mqd.pipelines.mirror_source import NAME, MirrorSource, options_of
 
@@ -45,7 +45,7 @@ def plan(spark: SparkSession, configuration: Configuration) -> DataFrame:
     return renamed(frame, configuration)
 
 
-def renamed(frame: DataFrame, configuration: Configuration) -> DataFrame:
+def renamed(frame: DataFrame, configuration: MirrorConfiguration) -> DataFrame:
     """Rows of the source as rows for the sink."""
     from pyspark.sql import functions as f
 
@@ -60,7 +60,7 @@ def renamed(frame: DataFrame, configuration: Configuration) -> DataFrame:
 
 def start(
     spark: SparkSession,
-    configuration: Configuration,
+    configuration: MirrorConfiguration,
     trigger: Mapping[str, Any],
     *,
     name: str = "mirror",
@@ -72,7 +72,7 @@ def start(
 
 
 def summary_of(
-    configuration: Configuration, topics: Iterable[str], existing: Set[str], records: int
+    configuration: MirrorConfiguration, topics: Iterable[str], existing: Set[str], records: int
 ) -> dict[str, Any]:
     """What the command prints at its end. `existing`: topics that the target had at the start."""
     targets = {topic: configuration.target_of(topic) for topic in sorted(topics)}
@@ -175,7 +175,7 @@ def command(
         "deliveryGuarantee": delivery_guarantee,
         "acceptMissingMarkers": str(accept_missing_markers).lower(),
     }
-    configuration = Configuration(
+    configuration = MirrorConfiguration(
         source,
         target,
         settings.checkpoint,
@@ -196,8 +196,8 @@ def command(
 
 
 def _prepare(
-    settings: Settings, configuration: Configuration, names: Sequence[str]
-) -> tuple[Configuration, dict[str, int], set[str]]:
+    settings: Settings, configuration: MirrorConfiguration, names: Sequence[str]
+) -> tuple[MirrorConfiguration, dict[str, int], set[str]]:
     """Make the target ready; returns the whole configuration, topic -> partitions of the source,
     and the topics that the target had before."""
     from pyspark_mqd.pipelines.brokers import connected
@@ -220,7 +220,7 @@ def _prepare(
 
 def _run(
     settings: Settings,
-    configuration: Configuration,
+    configuration: MirrorConfiguration,
     counts: Mapping[str, int],
     existing: Set[str],
 ) -> None:

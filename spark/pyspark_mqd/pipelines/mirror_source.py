@@ -24,13 +24,13 @@ from pyspark_mqd.offsets import StreamOffset
 from pyspark_mqd.pipelines.wrapped_reader import WrappedReader, source_of
 
 if TYPE_CHECKING:
-    from pyspark_mqd.pipelines.mirror_target import Configuration
+    from pyspark_mqd.pipelines.mirror_target import MirrorConfiguration
 
 NAME = "mqd_mirror"
 OWN_OPTION = "mirror.configuration"
 
 
-def options_of(configuration: Configuration) -> dict[str, str]:
+def options_of(configuration: MirrorConfiguration) -> dict[str, str]:
     """Options of this source: those of the format `mqd`, and the configuration as JSON."""
     return {**configuration.source, OWN_OPTION: json.dumps(asdict(configuration))}
 
@@ -78,9 +78,13 @@ class MirrorReader(WrappedReader):
     def _prepare(self, counts: Mapping[str, int]) -> None:
         from pyspark_mqd.pipelines.brokers import connected
         from pyspark_mqd.pipelines.cli import Failure
-        from pyspark_mqd.pipelines.mirror_target import Configuration, prepare_target, refuse_circle
+        from pyspark_mqd.pipelines.mirror_target import (
+            MirrorConfiguration,
+            prepare_target,
+            refuse_circle,
+        )
 
-        configuration = Configuration(**json.loads(self._configuration))
+        configuration = MirrorConfiguration(**json.loads(self._configuration))
         try:
             refuse_circle(configuration, counts)
             with connected(configuration.target_settings()) as client:

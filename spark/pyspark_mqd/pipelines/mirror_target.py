@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Configuration:
+class MirrorConfiguration:
     """What is copied, and how topics are named in the target cluster."""
 
     source: Mapping[str, str]
@@ -38,7 +38,7 @@ class Configuration:
         return Settings(client.pop("kafka.bootstrap.servers"), client=client)
 
 
-def refuse_circle(configuration: Configuration, topics: Iterable[str]) -> None:
+def refuse_circle(configuration: MirrorConfiguration, topics: Iterable[str]) -> None:
     """Raises Failure where the query would read what it writes."""
     if not configuration.same_cluster:
         return
@@ -55,7 +55,7 @@ def refuse_circle(configuration: Configuration, topics: Iterable[str]) -> None:
 
 
 def prepare_target(
-    client: BlockingClient, configuration: Configuration, counts: Mapping[str, int]
+    client: BlockingClient, configuration: MirrorConfiguration, counts: Mapping[str, int]
 ) -> list[str]:
     """Create missing topics, and add missing partitions unless keys choose them.
 

@@ -29,7 +29,7 @@ GUARANTEES = ("at-least-once", "atomic-batch")
 
 
 @dataclass(frozen=True, slots=True)
-class Configuration:
+class ReplayConfiguration:
     """What is replayed, and where to. `target` has options of the format `mqd`."""
 
     tasks: tuple[Task, ...]
@@ -40,7 +40,7 @@ class Configuration:
     rate: float | None = None
 
 
-def plan(spark: SparkSession, configuration: Configuration) -> DataFrame:
+def plan(spark: SparkSession, configuration: ReplayConfiguration) -> DataFrame:
     """The records as a DataFrame with the columns of the sink; one task a partition."""
     tasks, bounds, rate = configuration.tasks, configuration.bounds, configuration.rate
     share = None if rate is None else rate / max(1, len(tasks))
@@ -65,7 +65,7 @@ def plan(spark: SparkSession, configuration: Configuration) -> DataFrame:
     return frame.select(*kept)
 
 
-def run(spark: SparkSession, configuration: Configuration) -> int:
+def run(spark: SparkSession, configuration: ReplayConfiguration) -> int:
     """Write the records to the topic; returns how many."""
     from pyspark.sql import Observation, functions as f
 
@@ -188,10 +188,10 @@ def command(
     target = to or topic
     check_target(settings, target, wanted, yes=yes)
     sink = {**settings.source_options(), "deliveryGuarantee": delivery_guarantee}
-    _run(settings, Configuration(tasks, bounds, sink, target, same_partitions, rate))
+    _run(settings, ReplayConfiguration(tasks, bounds, sink, target, same_partitions, rate))
 
 
-def _run(settings: Settings, configuration: Configuration) -> None:
+def _run(settings: Settings, configuration: ReplayConfiguration) -> None:
     from pyspark_mqd.pipelines.brokers import connected
     from pyspark_mqd.pipelines.progress import Progress, run_jobs
     from pyspark_mqd.pipelines.session import is_merged, session

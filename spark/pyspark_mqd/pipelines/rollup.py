@@ -1,7 +1,7 @@
 """`mqd-spark rollup`: counts and sums over windows of time, with a watermark and a state store.
 
 `aggregate` is pure: a DataFrame with the columns of the source to one row a window and group. A
-window goes to a topic or to Parquet once, when the watermark has passed its end; the live table
+window goes to a topic or to Parquet once, when the watermark has passed its end. The live table
 shows windows that are still open.
 """
 
@@ -47,7 +47,7 @@ class Aggregate:
 
 
 @dataclass(frozen=True, slots=True)
-class Configuration:
+class RollupConfiguration:
     """What is aggregated. `by` has topic, partition, key, or JSON paths of the value."""
 
     source: Mapping[str, str]
@@ -80,13 +80,13 @@ def column_name(path: str) -> str:
     return re.sub(r"\W+", "_", path).strip("_")
 
 
-def plan(spark: SparkSession, configuration: Configuration) -> DataFrame:
+def plan(spark: SparkSession, configuration: RollupConfiguration) -> DataFrame:
     """A streaming DataFrame with one row a window and group."""
     frame = spark.readStream.format("mqd").options(**configuration.source).load()
     return aggregate(frame, configuration)
 
 
-def aggregate(frame: DataFrame, configuration: Configuration) -> DataFrame:
+def aggregate(frame: DataFrame, configuration: RollupConfiguration) -> DataFrame:
     """Columns `window_start`, `window_end`, the groups, the aggregates."""
     from pyspark.sql import functions as f
 
@@ -141,7 +141,7 @@ def as_records(frame: DataFrame, by: Sequence[str]) -> DataFrame:
 # -- where windows go
 
 
-def to_topic(frame: DataFrame, configuration: Configuration, topic: str) -> Any:
+def to_topic(frame: DataFrame, configuration: RollupConfiguration, topic: str) -> Any:
     """The query that writes closed windows to a topic."""
     rows = as_records(frame, configuration.by)
     writer = rows.writeStream.outputMode("append").format("mqd").option("topic", topic)
@@ -191,7 +191,7 @@ class LiveTable:
         self.print(columns)
 
     def print(self, columns: Sequence[str]) -> None:
-        """The table, in place of the one before on a terminal."""
+        """The table. On a terminal it replaces the previous one."""
         rows = [self._rows[key] for key in sorted(self._rows)]
         if self._output == "json":
             sys.stdout.write("".join(json.dumps(row, default=str) + "\n" for row in rows))
@@ -204,7 +204,11 @@ class LiveTable:
 
 
 def start(
-    writer: Any, configuration: Configuration, trigger: Mapping[str, Any], *, name: str = "rollup"
+    writer: Any,
+    configuration: RollupConfiguration,
+    trigger: Mapping[str, Any],
+    *,
+    name: str = "rollup",
 ) -> StreamingQuery:
     """Start the query of one of the writers above."""
     writer = writer.queryName(name).option("checkpointLocation", configuration.checkpoint)
@@ -299,7 +303,7 @@ def command(
     limits = {} if max_offsets_per_trigger is None else {
         "maxOffsetsPerTrigger": str(max_offsets_per_trigger)
     }  # fmt: skip
-    configuration = Configuration(
+    configuration = RollupConfiguration(
         source={
             **settings.source_options(),
             "subscribe": ",".join(split_list(topics)),
@@ -326,7 +330,7 @@ def command(
 
 def _run(
     settings: Settings,
-    configuration: Configuration,
+    configuration: RollupConfiguration,
     topic: str | None,
     parquet: str | None,
     limit: int,

@@ -89,7 +89,7 @@ def session(
 ) -> Iterator[SparkSession]:
     """A session for the length of a block.
 
-    With `brokers`, a command fails before Spark starts if they do not answer. So does one whose
+    With `brokers`, a command fails before Spark starts if they do not respond. So does one whose
     checkpoint is of another pipeline. Raises Failure, and JavaMissing where Spark has no Java.
     """
     if brokers:
@@ -128,7 +128,7 @@ def session(
 class Launch:
     """The JVM that PySpark starts in the block, from its first moment.
 
-    PySpark knows it only when its gateway answers, and would leave it behind after a signal. The
+    PySpark knows it only when its gateway responds, and would leave it behind after a signal. The
     JVM gets a process group of its own, so that SIGTERM to the command's group lets queries stop
     before the JVM ends. It ends with this process: its standard input is a pipe from here.
     """

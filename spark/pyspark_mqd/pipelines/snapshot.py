@@ -26,13 +26,13 @@ COLUMNS = ("key", "value", "headers", "topic", "partition", "offset", "timestamp
 
 
 @dataclass(frozen=True, slots=True)
-class Configuration:
+class SnapshotConfiguration:
     """What is read: `source` has options of the format `mqd`, with the time or the offsets."""
 
     source: Mapping[str, str]
 
 
-def plan(spark: SparkSession, configuration: Configuration) -> DataFrame:
+def plan(spark: SparkSession, configuration: SnapshotConfiguration) -> DataFrame:
     """A batch DataFrame with one row for each key that has a value."""
     return latest(spark.read.format("mqd").options(**configuration.source).load())
 
@@ -143,11 +143,16 @@ def command(
         source["asOfTimestamp"] = str(parse_time(as_of_time) // 1_000)
     if as_of_offsets is not None:
         source["asOfOffsets"] = as_of_offsets
-    _run(settings, Configuration(source), to, limit, overwrite=overwrite)
+    _run(settings, SnapshotConfiguration(source), to, limit, overwrite=overwrite)
 
 
 def _run(
-    settings: Settings, configuration: Configuration, to: str | None, limit: int, *, overwrite: bool
+    settings: Settings,
+    configuration: SnapshotConfiguration,
+    to: str | None,
+    limit: int,
+    *,
+    overwrite: bool,
 ) -> None:
     from pyspark_mqd.pipelines.archive import local_folder
     from pyspark_mqd.pipelines.progress import Progress, run_jobs, tasks_done

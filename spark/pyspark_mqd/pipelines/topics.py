@@ -16,7 +16,7 @@ from pyspark_mqd.pipelines.brokers import log_ends, log_starts
 from pyspark_mqd.pipelines.cli import Failure
 
 SHOWN_SECONDS = 30.0
-"""For so long new partitions may be missing in the metadata of a broker."""
+"""The time for which new partitions may be missing in the metadata of a broker."""
 POLL_S = 0.1
 
 
@@ -69,7 +69,7 @@ def add_missing_partitions(client: sync.BlockingClient, wanted: Mapping[str, int
     """
     short = {name: wanted[name] for name in _short(client, wanted)}
     for result in client.admin.add_partitions(short).values() if short else ():
-        # INVALID_PARTITIONS: somebody else added them meanwhile.
+        # INVALID_PARTITIONS: another client added them meanwhile.
         if result is not None and result.code is not ErrorCode.INVALID_PARTITIONS:
             raise result
     deadline = time.monotonic() + SHOWN_SECONDS

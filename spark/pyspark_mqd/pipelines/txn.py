@@ -4,9 +4,9 @@ An open transaction holds back every reader with read_committed. A query ends wh
 open when it resumes; these commands are for a query that never resumes.
 
 `abort` must not touch a transaction that a decision record of atomic-batch lists: its batch counts
-as written. So the driver of atomic_driver.py aborts the others: it takes the record's claim first,
-so that no run that is alive can decide a batch, and leaves a run alone that starts meanwhile.
-`plan` is pure.
+as written. So the driver of atomic_driver.py aborts the others. It takes the record's claim first,
+so that no active run can decide a batch. It does not disturb a run that starts meanwhile. `plan` is
+pure.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pyspark_mqd.pipelines.checkpoint import folder_of, read_checkpoint
 from pyspark_mqd.pipelines.cli import HELP_NAMES, Failure, Settings, confirm, options
 from pyspark_mqd.pipelines.progress import seconds
 from pyspark_mqd.pipelines.report import Column
-from pyspark_mqd.transaction_ids import Kind, driver_id, identity_of, owner_of
+from pyspark_mqd.transaction_ids import IdKind, driver_id, identity_of, owner_of
 
 if TYPE_CHECKING:
     from mqd.client.sync import BlockingClient
@@ -47,7 +47,7 @@ COLUMNS = (
     Column("open_for", "OPEN-FOR", right=True),
     Column("timeout", "TIMEOUT", right=True),
     Column("partitions", "PARTITIONS"),
-    Column("fate", "FATE"),
+    Column("fate", "OUTCOME"),
 )
 
 
@@ -56,7 +56,7 @@ class Transaction:
     """A transactional id of the form that the sink uses, with its transaction."""
 
     query: str
-    kind: Kind
+    kind: IdKind
     about: TransactionDescription
 
     @property
@@ -72,7 +72,7 @@ class Transaction:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CleanUpPlan:
     """What becomes of the open transactions of one query."""
 
     abort: tuple[Transaction, ...] = ()
@@ -94,7 +94,7 @@ def transactions_of(
     return sorted(found, key=lambda each: (each.query, each.about.transactional_id))
 
 
-def plan(transactions: Iterable[Transaction], decision: Decision | None) -> Plan:
+def plan(transactions: Iterable[Transaction], decision: Decision | None) -> CleanUpPlan:
     """What to do with the open transactions of one query.
 
     The decision lists (id, producer id, epoch): a transaction that an id has begun later, with
@@ -111,7 +111,7 @@ def plan(transactions: Iterable[Transaction], decision: Decision | None) -> Plan
             abort.append(each)
         elif each.is_open:
             ending.append(each)
-    return Plan(tuple(abort), tuple(decided), tuple(ending))
+    return CleanUpPlan(tuple(abort), tuple(decided), tuple(ending))
 
 
 def rows_of(
@@ -139,7 +139,7 @@ def rows_of(
     return rows
 
 
-def fates_of(planned: Plan) -> dict[str, str]:
+def fates_of(planned: CleanUpPlan) -> dict[str, str]:
     """What `abort` would do with each open transaction."""
     fates = {each.about.transactional_id: "to abort" for each in planned.abort}
     fates |= {each.about.transactional_id: "decided: to commit" for each in planned.decided}
@@ -175,7 +175,7 @@ _yes = click.option("--yes", is_flag=True, help="Skip the confirmation.")
     "--all", "closed", is_flag=True, help="Include transactional ids without an open transaction."
 )
 def list_(settings: Settings, query: str | None, closed: bool) -> None:
-    """List open transactions with their age and fate.
+    """List open transactions with their age and planned outcome.
 
     Without --query and --checkpoint, the transactions of all queries are listed. That includes ids
     of other programs that end with a hyphen and a number.
@@ -236,10 +236,11 @@ def abort(settings: Settings, query: str | None, yes: bool) -> None:
 @_checkpoint
 @_yes
 def commit(settings: Settings, query: str | None, yes: bool) -> None:
-    """Commit the transactions in the decision record of an atomic-batch query.
+    """Commit what an atomic-batch query has decided.
 
-    The query does the same when it resumes. The command fences the query and aborts its other open
-    transactions: they belong to no committed micro-batch.
+    These are the transactions in its decision record. The query does the same when it resumes. The
+    command fences the query and aborts its other open transactions: they belong to no committed
+    micro-batch.
 
     \b
     Example: mqd-spark txn commit --query orders-enriched
@@ -317,7 +318,7 @@ def read_decision(
 
     Waits while the driver's own transaction may still change it. Raises ClientError.
     """
-    if all(each.kind is Kind.TASK for each in transactions):
+    if all(each.kind is IdKind.TASK for each in transactions):
         return None
     return driver_of(client, query).read()
 
@@ -329,7 +330,7 @@ def abort_workers(
 
     A run that starts meanwhile is left alone. None without a record: then nothing is aborted.
     """
-    if all(each.kind is Kind.TASK for each in transactions):
+    if all(each.kind is IdKind.TASK for each in transactions):
         return None
     return driver_of(client, query).abort_undecided()
 
@@ -339,7 +340,7 @@ def _to_fence(transactions: Iterable[Transaction], decision: Decision | None) ->
     return [
         each.about.transactional_id
         for each in transactions
-        if decision is None or each.kind is Kind.TASK
+        if decision is None or each.kind is IdKind.TASK
     ]
 
 
@@ -379,7 +380,7 @@ def show(output: str, transactions: Sequence[Transaction], fates: Mapping[str, s
         report.show(output, COLUMNS, rows if output == "json" else [_shown(row) for row in rows])
 
 
-def report_ends(output: str, planned: Plan, aborted: Sequence[str]) -> None:
+def report_ends(output: str, planned: CleanUpPlan, aborted: Sequence[str]) -> None:
     """What `abort` did, and what is left."""
     decided = [each.about.transactional_id for each in planned.decided]
     report.show_summary(output, {"aborted": list(aborted), "left_decided": decided})

@@ -2,9 +2,9 @@
 
 upsert_events.py reduces the rows of the source to one row for each key, its newest change. A Delta
 MERGE applies them through delta-rs. Its commit carries the app transaction (query id, batch id) and
-one with a digest of the planned offsets, so that a re-run of a micro-batch changes nothing. The
-same id with other offsets is an old copy of the checkpoint, and stops the query. A micro-batch
-without a change has such a commit too: a table without one is not the table of the checkpoint.
+one with a digest of the planned offsets. So a re-run of a micro-batch changes nothing. The same id
+with other offsets is an old copy of the checkpoint, and stops the query. A micro-batch without a
+change has such a commit too: a table without one is not the table of the checkpoint.
 
 The order of changes is (source.file; source.lsn, .pos or .scn; source.ts_ms; offset). A change that
 is older than the row in the table has no effect. After a hard delete no row is left to compare
@@ -70,7 +70,7 @@ RIGHT_CHECKPOINT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Configuration:
+class UpsertConfiguration:
     """`keys` are the columns that identify a row; `schema` is DDL, or None to infer it."""
 
     source: Mapping[str, str]
@@ -82,7 +82,7 @@ class Configuration:
     skip_malformed: bool = False
 
 
-def plan(spark: SparkSession, configuration: Configuration) -> DataFrame:
+def plan(spark: SparkSession, configuration: UpsertConfiguration) -> DataFrame:
     """A streaming DataFrame of parsed envelopes."""
     return envelopes(spark.readStream.format("mqd").options(**configuration.source).load())
 
@@ -93,7 +93,7 @@ def plan(spark: SparkSession, configuration: Configuration) -> DataFrame:
 class Target:
     """The Delta table, and one MERGE for each micro-batch."""
 
-    def __init__(self, configuration: Configuration) -> None:
+    def __init__(self, configuration: UpsertConfiguration) -> None:
         self._configuration = configuration
         self._place = str(configuration.to)
         self.counts = dict.fromkeys(
@@ -205,7 +205,7 @@ class Target:
 def planned_digest(spark: SparkSession, checkpoint: str, batch: int) -> int:
     """A digest of the offsets at which a micro-batch ends, by the offset log of the checkpoint.
 
-    Spark writes that file before it runs the micro-batch, and never plans the same one anew.
+    Spark writes that file before it runs the micro-batch, and never plans the same one again.
     """
     from pyspark_mqd.pipelines.checkpoint import OFFSET_LOG, parse_entry, parse_source
 
@@ -276,7 +276,7 @@ def _utc(rows: pa.Table) -> pa.Table:
 
 def start(
     spark: SparkSession,
-    configuration: Configuration,
+    configuration: UpsertConfiguration,
     target: Target,
     trigger: Mapping[str, Any],
     *,
@@ -327,8 +327,8 @@ def command(
     if events are repeated or late. Tombstones are ignored: the delete event before each suffices.
 
     An event that cannot be applied ends the command with exit code 1 before its micro-batch is
-    applied: a value that is not an envelope, a truncate (op t), a null in a column of --key, or a
-    column with a reserved name (_order, _deleted).
+    applied. Such events are: a value that is not an envelope, a truncate (op t), a null in a column
+    of --key, or a reserved column (_order, _deleted).
 
     \b
     Example: mqd-spark upsert --topics db.public.users --to users --key id --checkpoint state/users
@@ -348,13 +348,13 @@ def command(
     }
     check_source(source)
     folder = local_folder(to, "--to")
-    configuration = Configuration(
+    configuration = UpsertConfiguration(
         source, folder, settings.checkpoint, names, schema, soft_delete, skip_malformed
     )
     _run(settings, configuration)
 
 
-def _run(settings: Settings, configuration: Configuration) -> None:
+def _run(settings: Settings, configuration: UpsertConfiguration) -> None:
     from pyspark_mqd.pipelines.archive_delta import require_deltalake
     from pyspark_mqd.pipelines.progress import Progress, run_query
     from pyspark_mqd.pipelines.session import is_merged, session

@@ -95,9 +95,9 @@ def command(
 ) -> None:
     """Compare an archive with the offsets of the brokers. Exit code 1 if offsets are not covered.
 
-    The files of a partition must follow one another without a gap or an overlap, from the start of
-    the log to its last stable offset. Missing offsets inside a file are not loss: compaction and
-    aborted transactions leave such gaps.
+    The files of a partition must cover the log from its start to its last stable offset, without a
+    gap or an overlap. Missing offsets inside a file are not loss: compaction and aborted
+    transactions leave such gaps.
 
     \b
     Example: mqd-spark verify --archive lake --topics orders

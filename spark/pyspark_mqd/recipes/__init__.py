@@ -4,8 +4,8 @@
     python -m pyspark_mqd.recipes.json_values --help
     python -m pyspark_mqd.recipes.protobuf_values --help
 
-Each reads topics, decodes values, writes records to Parquet files, and sends values that cannot be
-decoded to a topic of dead letters, with headers that `mqd-spark dlq` understands. The recipes that
-decode in Python need fastavro or protobuf, and pandas for Spark's `mapInArrow`:
-pip install 'mqd[recipes]'.
+Each reads topics, decodes values, and writes records to Parquet files. Values that cannot be
+decoded go to a topic of dead letters, with headers that `mqd-spark dlq` understands. The recipes
+that decode in Python need fastavro or protobuf, and pandas for Spark's `mapInArrow`. The extra
+`mqd[recipes]` installs them.
 """

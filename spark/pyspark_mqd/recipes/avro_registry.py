@@ -4,8 +4,8 @@
         --to lake/orders --dlq orders.dlq --checkpoint state/orders --available-now
 
 Each value has a prefix of five bytes: a zero, and the id of the schema that it was written with.
-The columns are those of the newest schema of the subject when the query starts; values of older
-schemas are resolved to it by Avro's rules. Restart the query to take up a newer schema.
+The columns are those of the newest schema of the subject when the query starts. Avro's rules
+resolve values of older schemas to it. Restart the query to take up a newer schema.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def parse(schema: Schema) -> Any:
     """The schema as fastavro wants it, with those that it refers to.
 
     Raises Undecodable for a schema that cannot be parsed, or with which a small value can exhaust
-    the worker: fastavro's reader recurses in C without a limit.
+    the worker. The reader of fastavro recurses in C without a limit.
     """
     if schema.type != "AVRO":
         raise Undecodable(f"The schema {schema.id} is of type {schema.type}, not Avro.")

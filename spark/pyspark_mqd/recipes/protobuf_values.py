@@ -4,9 +4,9 @@
     python -m pyspark_mqd.recipes.protobuf_values --topics orders --descriptor orders.desc \\
         --message shop.Order --to lake/orders --dlq orders.dlq --checkpoint state/orders
 
-With --prefixed each value begins with the prefix of a schema registry: a zero, the id of the schema
-(four bytes) and the place of the message in its file. Enums become their names. A field that is not
-set is null where Protobuf can tell, and has its default otherwise.
+With --prefixed each value begins with the prefix of a schema registry. This is a zero, the id of
+the schema (four bytes) and the position of the message in its file. Enums become their names. A
+field that is not set is null where Protobuf can tell, and has its default otherwise.
 """
 
 from __future__ import annotations

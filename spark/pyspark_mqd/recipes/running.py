@@ -1,7 +1,7 @@
 """What the recipes share: decoding in Arrow batches, and two queries, for records and dead letters.
 
 A decoder is a function `bytes -> dict` that raises for a value that it cannot decode. An error that
-is not the value's fault (a registry that does not respond) is an `Outage`: it fails the task, and
+is not the value's fault (a registry that does not respond) is an `Outage`. It fails the task, and
 no record becomes a dead letter for it. A record without a value (a tombstone) has a null record,
 and is no error.
 """
@@ -124,7 +124,7 @@ def _decode(
         return decoder(value), None
     except Outage:
         raise
-    except Exception as error:  # whatever a decoder raises for a value that it does not like
+    except Exception as error:  # any exception of a decoder for an invalid value
         return None, error
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from mqd.coordinator.group.record_codec import (
-    Entry,
+    DecodedRecord,
     decode,
     decode_as_declared,
     encode,
@@ -282,29 +282,29 @@ def test_records_are_written_and_read_as_kafka_does(
 ) -> None:
     record = CoordinatorRecord(bytes.fromhex(key_bytes), bytes.fromhex(value_bytes))
     assert encode(key, value) == record
-    assert decode(record) == Entry(key, value)
+    assert decode(record) == DecodedRecord(key, value)
 
 
 @pytest.mark.parametrize(("key", "key_bytes"), GONE)
 def test_tombstones_are_written_and_read_as_kafka_does(key: Key, key_bytes: str) -> None:
     record = CoordinatorRecord(bytes.fromhex(key_bytes), None)
     assert tombstone(key) == record
-    assert decode(record) == Entry(key, None)
+    assert decode(record) == DecodedRecord(key, None)
 
 
 @pytest.mark.parametrize(("key", "value", "key_bytes", "value_bytes"), READ)
 def test_values_of_other_versions_are_read(
     key: Key, value: Value, key_bytes: str, value_bytes: str
 ) -> None:
-    assert decode(CoordinatorRecord(bytes.fromhex(key_bytes), bytes.fromhex(value_bytes))) == Entry(
-        key, value
-    )
+    assert decode(
+        CoordinatorRecord(bytes.fromhex(key_bytes), bytes.fromhex(value_bytes))
+    ) == DecodedRecord(key, value)
 
 
 def test_keys_of_the_old_version_are_offsets_too() -> None:
-    assert decode(CoordinatorRecord(bytes.fromhex("000000016700017400000003"), None)) == Entry(
-        OffsetCommitKey("g", "t", 3), None
-    )
+    assert decode(
+        CoordinatorRecord(bytes.fromhex("000000016700017400000003"), None)
+    ) == DecodedRecord(OffsetCommitKey("g", "t", 3), None)
 
 
 def test_records_of_unknown_kinds_cannot_be_decoded() -> None:
@@ -366,7 +366,7 @@ def test_the_fast_codec_equals_the_declared_schema(
     record = encode(key, value)
     assert record == encode_as_declared(key, value)
     assert decode(record) == decode_as_declared(record)
-    assert decode(tombstone(key)) == decode_as_declared(tombstone(key)) == Entry(key, None)
+    assert decode(tombstone(key)) == decode_as_declared(tombstone(key)) == DecodedRecord(key, None)
 
 
 @given(offset_keys, offset_commits, st.data())

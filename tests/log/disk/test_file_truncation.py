@@ -203,7 +203,7 @@ def staged(harness: Harness, log: PartitionLog) -> SegmentSwap:
         ),
     )
     rebuild(cleaned, old.size, CONFIG.index_interval_bytes)
-    cleaned.seal()
+    cleaned.on_inactive()
     return SegmentSwap([old], cleaned)
 
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from mqd.log.disk.torn_tail import batch_after, find_batch
 from mqd.log.log_config import LogConfig
-from mqd.protocol.batch import crc_of, parse_header, seal
+from mqd.protocol.batch import crc_of, parse_header, write_crc
 from mqd.protocol.compression import Codec
 from mqd.protocol.files import HIGH_WATERMARK_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
 from tests.log.support import PARTITION, FaultyDisk, Harness, batch
@@ -24,7 +24,7 @@ _directories = count()
 def at_offset(data: bytearray, offset: int) -> bytes:
     """The batch as it is in a log: its base offset is outside the bytes that the CRC covers."""
     pack_into(">q", data, 0, offset)
-    seal(data)
+    write_crc(data)
     return bytes(data)
 
 

@@ -99,7 +99,11 @@ async def test_a_group_has_its_own_value_or_the_node_s() -> None:
             ErrorCode.INVALID_CONFIG,
             f"{INTERVAL} must be less than or equal to group.consumer.max.assignment.interval.ms",
         ),
-        ((HEARTBEAT, 0, "x"), ErrorCode.INVALID_CONFIG, f"{HEARTBEAT}: 'x' is not a whole number"),
+        (
+            (HEARTBEAT, 0, "x"),
+            ErrorCode.INVALID_CONFIG,
+            f"{HEARTBEAT}: 'x' is not a whole number; set it to 1 or more",
+        ),
         (
             ("consumer.zz", 0, "1"),
             ErrorCode.INVALID_CONFIG,

@@ -13,7 +13,7 @@ import trio
 from trio.testing import MockClock
 
 from mqd.errors import ErrorCode
-from mqd.protocol.batch import iterate_batches, seal
+from mqd.protocol.batch import iterate_batches, write_crc
 from mqd.protocol.batch_builder import build_batch
 from mqd.protocol.compression import Codec
 from mqd.protocol.record_scan import KEYS_AT_ONCE
@@ -174,7 +174,7 @@ async def test_a_large_batch_of_another_codec_is_recompressed_in_a_thread(
         client = await node.connect()
         damaged = memoryview(batch(b"x" * 50_000, codec=Codec.GZIP))
         damaged[61:70] = bytes(9)
-        seal(damaged)
+        write_crc(damaged)
         body = node.produce_body("t", batch(*[b"v" * 100] * 300, codec=Codec.GZIP))
         body["topic_data"][0]["partition_data"].append({"index": 1, "records": bytes(damaged)})
         client.post("produce", 9, body)
