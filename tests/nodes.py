@@ -36,8 +36,9 @@ def one_node_peers() -> Peers:
 class RunningNode:
     """A node that serves requests."""
 
-    def __init__(self, peers: Peers, node_id: int) -> None:
+    def __init__(self, peers: Peers, node_id: int, running: daemon.Daemon | None = None) -> None:
         self.peers = peers
+        self.daemon = running
         self.port = peers.nodes[node_id].port
         self.peer_port = peers.nodes[node_id].peer_port
 
@@ -59,15 +60,12 @@ async def node(
     ready = trio.Event()
     start = StartOptions(peers, node_id, directory, config)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(
-            daemon.main,
-            start,
-            daemon.Seams(announce=lambda _line: ready.set(), owns_process=False),
-        )
+        seams = daemon.Seams(announce=lambda _line: ready.set(), owns_process=False)
+        started = await nursery.start(daemon.main, start, seams)
         if wait:
             with trio.fail_after(READY_SECONDS):
                 await ready.wait()
-        yield RunningNode(peers, node_id)
+        yield RunningNode(peers, node_id, started)
         nursery.cancel_scope.cancel()
 
 

@@ -18,10 +18,14 @@ from typing import Any
 import pytest
 
 from chaos.node import free_port
-from mqd import dev
+from mqd import dev, dev_security
+from mqd.config import NodeConfig
 from mqd.dev import DevOptions
+from mqd.node.listeners import ClientTls
+from mqd.node.peer_tls import PeerTls
 from mqd.options import ConfigError, StartError
 from mqd.peers import load_peers
+from mqd.security.client_listeners import client_listeners
 
 # Replaces `mqd start`: reports that it is ready, waits for SIGTERM, then ends with the code of its
 # file `exit-ID`.
@@ -347,3 +351,26 @@ def free_block(nodes: int) -> int:
 def listening(port: int) -> Iterator[Any]:
     with socket.create_server(("127.0.0.1", port)) as server:
         yield server
+
+
+def test_a_secure_cluster_has_certificates_a_user_and_configurations(tmp_path: Path) -> None:
+    options = dev.DevOptions(2, None, tmp_path, secure=True)
+    peers = dev.prepare_peers(options)
+    dev_security.prepare(tmp_path, peers)
+    folder = tmp_path / dev.SECURE
+    modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
+    assert {name for name, mode in modes.items() if mode != 0o600} == {"ca.pem"}
+    assert (tmp_path / "node-2" / "first-users").exists()
+    config = NodeConfig.load(folder / "node-1.properties")
+    assert config.warnings == ()
+    (listener,) = client_listeners(config, peers.nodes[1])
+    assert (listener.name, listener.port) == ("SASL_SSL", peers.nodes[1].port)
+    assert ClientTls(config, listener).settings is not None
+    assert PeerTls(config, peers).mode == "required"
+    assert str(folder / "node-2.properties") in dev.start_command(options, peers, 2)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    dev_security.prepare(tmp_path, peers)  # a second run keeps the cluster
+    assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
+    guide = dev.guide(peers, tmp_path)
+    assert f"--command-config {folder}/admin.properties" in guide
+    assert (folder / "admin.password").read_text().strip() not in guide

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import trio
 
 from chaos.node import free_port
 from mqd.client import (
@@ -20,7 +23,10 @@ from mqd.client import (
 )
 from mqd.client.admin import Admin
 from mqd.client.errors import ConnectionBroken
-from tests.nodes import node, one_node_peers
+from mqd.limits import TLS_CONNECTION_BYTES
+from mqd.server.context import CLIENT
+from mqd.server.memory import RequestPool
+from tests.nodes import RunningNode, node, one_node_peers
 from tests.tls_files import texts, write_texts
 
 SECURE = Security(protocol="SSL", ca=texts().ca)
@@ -38,7 +44,7 @@ async def test_each_listener_answers_with_its_own_address(tmp_path: Path) -> Non
         "ssl.keystore.location": str(files["node"]),
         "auto.create.topics.enable": "false",
     }
-    async with node(tmp_path / "data", peers=peers, options=options):
+    async with node(tmp_path / "data", peers=peers, options=options) as running:
         async with connect(f"127.0.0.1:{secure}", security=SECURE) as client:
             assert [one.address for one in client.view.brokers.values()] == [("localhost", secure)]
             await Admin(client).create_topics([NewTopic("t", 1)])
@@ -69,3 +75,22 @@ async def test_each_listener_answers_with_its_own_address(tmp_path: Path) -> Non
         with pytest.raises(InvalidValue, match="cannot be read"):
             async with connect(f"127.0.0.1:{secure}", security=Security(protocol="SSL", ca="no")):
                 pass
+        with socket.create_connection(("127.0.0.1", secure)) as silent:
+            silent.sendall(b"\x16\x03\x01")  # the handshake counts from the accept on
+            await until(lambda: pool_of(running).bytes == TLS_CONNECTION_BYTES)
+        await until(lambda: pool_of(running).bytes == 0)
+        assert running.daemon is not None
+        assert running.daemon.server is not None
+        assert running.daemon.server.statistics().bugs == 0
+
+
+def pool_of(running: RunningNode) -> RequestPool:
+    assert running.daemon is not None
+    assert running.daemon.server is not None
+    return running.daemon.server.memory.request_pools[CLIENT]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    with trio.fail_after(10):
+        while not condition():  # noqa: ASYNC110
+            await trio.sleep(0.01)

@@ -25,6 +25,7 @@ _PKCS12_START = b"\x30"
 _JKS_START = bytes.fromhex("feedfeed")
 _STORE_BYTES_MAX = 4 << 20
 _PEM_START = b"-----BEGIN "
+_CERTIFICATE_START = b"-----BEGIN CERTIFICATE-----"
 
 
 def server_context(settings: TlsSettings, *, where: str) -> ssl.SSLContext:
@@ -54,6 +55,14 @@ def client_context(
     return context
 
 
+def own_certificate(settings: TlsSettings, *, where: str) -> bytes:
+    """The first certificate of the key store, in DER. Raises ConfigError."""
+    assert settings.key_store is not None
+    chain, _, _ = _key_of(settings.key_store, where)
+    start = chain.find(_CERTIFICATE_START)
+    return ssl.PEM_cert_to_DER_cert(chain[start:].decode("ascii", "replace"))
+
+
 def _context(protocol: int, settings: TlsSettings, where: str) -> ssl.SSLContext:
     suites, allows_1_3 = open_ssl_suites(settings, where=where)
     context = ssl.SSLContext(protocol)
@@ -78,23 +87,23 @@ def _context(protocol: int, settings: TlsSettings, where: str) -> ssl.SSLContext
     return context
 
 
-def _load_key(context: ssl.SSLContext, store: KeyStore, where: str) -> None:
-    source = f"{where}ssl.keystore"
+def _key_of(store: KeyStore, where: str) -> tuple[bytes, bytes, str | None]:
+    """(certificate chain, key, password of the key), in PEM."""
     if store.location is None:
         assert store.certificate_chain is not None
         assert store.key is not None
-        chain, key = store.certificate_chain.encode(), store.key.encode()
-        password = store.key_password
-        source = f"{where}ssl.keystore.key"
-    else:
-        source = f"{where}{store.location}"
-        data = _read(store.location, where)
-        if data.startswith(_PKCS12_START):
-            chain, key = _pkcs12_key(data, store.password, source)
-            password = None
-        else:
-            chain = key = _pem(data, store.type, source)
-            password = store.key_password
+        return store.certificate_chain.encode(), store.key.encode(), store.key_password
+    source = f"{where}{store.location}"
+    data = _read(store.location, where)
+    if data.startswith(_PKCS12_START):
+        return *_pkcs12_key(data, store.password, source), None
+    text = _pem(data, store.type, source)
+    return text, text, store.key_password
+
+
+def _load_key(context: ssl.SSLContext, store: KeyStore, where: str) -> None:
+    source = f"{where}{store.location or 'ssl.keystore.key'}"
+    chain, key, password = _key_of(store, where)
     asked: list[bool] = []
 
     def give_password() -> str:

@@ -25,7 +25,7 @@ from mqd.security.client_listeners import (
 from mqd.security.principal import Principal
 from mqd.security.principal_mapping import PrincipalMapping
 from mqd.security.sasl_options import SaslOptions, sasl_options
-from mqd.security.tls_settings import ClientAuth, server_settings
+from mqd.security.tls_settings import ClientAuth, TlsSettings, server_settings
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +102,9 @@ async def listeners(
             clients.append((listener, one.wrapped(bound)))
         peer = await bind(me.host, me.peer_port, "peers", node)
         sources = [
-            CertificateSource(one.listener.name, one.files, one.load) for one in tls if one.files
+            CertificateSource(one.listener.name, one.settings, one.load)
+            for one in tls
+            if one.settings is not None
         ]
         if peer_tls.acceptor is not None:
             wrapped = peer = TlsListener(peer, peer_tls.acceptor)
@@ -112,7 +114,7 @@ async def listeners(
                 assert peer_tls.acceptor is not None
                 wrapped.acceptor = peer_tls.acceptor
 
-            sources.append(CertificateSource(PEER_LISTENER, peer_tls.files, load))
+            sources.append(CertificateSource(PEER_LISTENER, peer_tls.settings(), load))
         yield BoundListeners(peer, sources, clients)
     finally:
         for each in opened:
@@ -125,7 +127,8 @@ class ClientTls:
     def __init__(self, config: NodeConfig, listener: ClientListener) -> None:
         """Raises StartError."""
         self.listener = listener
-        self.files: tuple[str, ...] = ()
+        self.settings: TlsSettings | None = None
+        """None: no TLS."""
         self._config = config
         self._bound: TlsListener | None = None
         self._acceptor = self._accept() if listener.protocol.has_tls else None
@@ -161,7 +164,7 @@ class ClientTls:
                 principal_of = PrincipalMapping(rules).principal_of
         except ConfigError as error:
             raise StartError(str(error)) from error
-        self.files = settings.files
+        self.settings = settings
         return TlsAcceptor(context, principal_of)
 
 

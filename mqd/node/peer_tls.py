@@ -42,15 +42,11 @@ class PeerTls:
         """None: disabled."""
         self.load()
 
-    @property
-    def files(self) -> tuple[str, ...]:
-        return () if self.mode == DISABLED else self._settings().files
-
     def load(self) -> None:
         """Read the files. Raises StartError, and then changes nothing."""
         if self.mode == DISABLED:
             return
-        settings = self._settings()
+        settings = self.settings()
         try:
             server = server_context(settings, where=_WHERE)
             self._client = client_context(settings, check_host_name=False, where=_WHERE)
@@ -63,7 +59,8 @@ class PeerTls:
             plaintext_remedy="the other node needs peer.ssl=preferred or required",
         )
 
-    def _settings(self) -> TlsSettings:
+    def settings(self) -> TlsSettings:
+        """Raises StartError."""
         values = self._config.of_listener(PEER_LISTENER)
         values = values.replaced(
             {"ssl.client.auth": ClientAuth.REQUIRED.value}, values.source("ssl.client.auth")

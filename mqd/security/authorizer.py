@@ -257,6 +257,7 @@ class Authorizer:
         self._prefix_lengths[acl.resource_type] = dict(sorted(lengths.items(), reverse=True))
 
     def _forget(self) -> None:
+        """No decision outlives a change of an ACL (I53)."""
         if self._permissions:
             self._permissions = {}
         self._room = AUTHORIZER_DECISIONS_MAX

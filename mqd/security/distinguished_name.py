@@ -9,6 +9,7 @@ for all others.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Final
 
 _NAMES: Final = {
@@ -24,7 +25,7 @@ _NAMES: Final = {
 }
 """Those of RFC 2253. Java prints them by name, and all others by number."""
 _SEQUENCE, _SET, _OID, _VERSION, _EXTENSIONS = 0x30, 0x31, 0x06, 0xA0, 0xA3
-_OCTETS = 0x04
+_OCTETS, _UTC_TIME = 0x04, 0x17
 _STRINGS: Final = {
     0x0C: "utf-8",
     0x13: "ascii",
@@ -49,6 +50,15 @@ def subject_of(certificate: bytes) -> str:
             raise ValueError("the subject of a certificate is invalid")
         parts.append("+".join(_attribute(each) for _, each in _elements(part)))
     return ",".join(reversed(parts))
+
+
+def expires_at(certificate: bytes) -> datetime:
+    """The end of its validity, in UTC. Raises ValueError."""
+    tag, text = list(_elements(_certificate_fields(certificate)[3][1]))[1]
+    digits = text.decode("ascii", "replace")
+    if tag == _UTC_TIME:  # of 1950 to 2049 (RFC 5280)
+        digits = f"{20 if int(digits[:2]) < 50 else 19}{digits}"
+    return datetime.strptime(digits, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
 
 
 def alternative_names(certificate: bytes) -> frozenset[str]:

@@ -3,7 +3,7 @@
 
 Only clients are asked. Requests on the peer listener come from nodes of this cluster: the node that
 got the client's request has checked it, before it forwarded the request to the controller or to
-another node. `authorizer.py` decides, `audit.py` logs.
+another node (I53). `authorizer.py` decides, `audit.py` logs.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ class ConsumerFetch:
         urgent = plan.urgent
         connection = pending.slot.connection
         permissions = hot_permissions(self._node, connection)
-        if permissions is not None:
+        if permissions is not None:  # also of a fetch that waited (I53)
             readable = permissions.reads.by_id if by_id else permissions.reads.by_name
         for wanted in items:
             if permissions is not None and not readable.get(wanted.topic):

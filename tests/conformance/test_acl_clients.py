@@ -22,6 +22,7 @@ from confluent_kafka.admin import (
 
 from .acl_kafka import PASSWORD, free_ports, kafka
 from .test_acl_matrix import mqd
+from .wire import until
 
 TIMEOUT_S = 30.0
 
@@ -71,6 +72,11 @@ def port(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         ]
         for done in admin.create_acls(rules).values():
             done.result(TIMEOUT_S)
+        alice = AdminClient(config(found, "alice"))
+        until(
+            lambda: "allowed" in alice.list_topics(timeout=TIMEOUT_S).topics,
+            "the broker applies the ACLs",
+        )
         yield found
 
 

@@ -147,7 +147,8 @@ async def test_changed_files_are_read_and_invalid_ones_are_not_used(
     assert isinstance(bound, TlsListener)
     first = bound.acceptor
     certificates = Certificates()
-    certificates.sources = [CertificateSource("SSL", tls.files, tls.load)]
+    assert tls.settings is not None
+    certificates.sources = [CertificateSource("SSL", tls.settings, tls.load)]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(certificates.run)
         await trio.sleep(2 * CHECK_SECONDS)
@@ -156,11 +157,13 @@ async def test_changed_files_are_read_and_invalid_ones_are_not_used(
         await trio.sleep(2 * CHECK_SECONDS)
         assert bound.acceptor is first
         assert "neither PEM nor PKCS12" in caplog.text
-        file.write_bytes(AUTHORITY.issue("b", hosts=["h"], now=NOW))
+        file.write_bytes(AUTHORITY.issue("b", hosts=["h"], now=NOW, days=7))
         os.utime(file, ns=(1, 1))
         await trio.sleep(2 * CHECK_SECONDS)
         second = bound.acceptor
         assert second is not first
+        assert "certificate expires soon listener=SSL days=6" in caplog.text
+        assert "every user of this machine can read the private key" in caplog.text
         assert certificates.reload()  # a SIGHUP
         await trio.sleep(0.1)
         assert bound.acceptor is not second

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ssl
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from mqd.config import ConfigError
 from mqd.io.certificates import Authority
-from mqd.security.distinguished_name import alternative_names, subject_of
+from mqd.security.distinguished_name import alternative_names, expires_at, subject_of
 from mqd.security.principal import ANONYMOUS
 from mqd.security.principal_mapping import PrincipalMapping
 from tests.tls_files import texts
@@ -70,6 +70,14 @@ def test_the_name_of_a_certificate_is_that_of_java() -> None:
     assert subject_of(der(issued.decode())) == r"CN=\ \#a\, \"b\"\+c\ ,O=Zoë"
     assert alternative_names(der(issued.decode())) == {"dns:host", "uri:mqd://c/nodes/1"}
     assert "ip:7f000001" in alternative_names(der(texts().node))
+
+
+def test_the_end_of_the_validity() -> None:
+    now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    authority = Authority.create("x", now=now)
+    for days in (30, 10_000):  # the second one is after 2049
+        pem = authority.issue("y", now=now, days=days).decode()
+        assert expires_at(der(pem)) == now + timedelta(days=days)
 
 
 def test_broken_certificates_raise_only_value_error() -> None:
