@@ -10,6 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from mqd.coordinator.partitioning import partition_for
+from mqd.errors import ErrorCode
 from mqd.limits import COORDINATOR_KEY_BYTES_MAX
 from mqd.raft import versions
 from mqd.server.context import CLIENT, PEER
