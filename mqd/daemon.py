@@ -58,6 +58,7 @@ from mqd.node.listeners import (
     ready_on,
     sasl_options_of,
 )
+from mqd.node.login_secret import login_secret
 from mqd.node.lost_replicas import LostReplicas
 from mqd.node.peer_tls import PeerTls
 from mqd.node.publisher import MetadataPublisher
@@ -336,13 +337,17 @@ class Daemon:
 
     def _make_sasl(self) -> SaslService:
         seams = self.seams
+        secret = self.peers.secret
+        if secret is None and self.sasl_options:
+            with start_errors("the data directory", self.data.path):
+                secret = login_secret(seams.disk, self.data.path, seams.entropy)
         return SaslService(
             self.sasl_options,
             lambda: self.machine.image,
             entropy=seams.entropy,
             clock=seams.clock,
             disk=seams.disk,
-            secret=self.peers.secret,
+            secret=secret,
         )
 
     def _connect_parts(self) -> None:

@@ -122,8 +122,6 @@ HANDSHAKE_SECONDS_MAX = 10.0
 """On the peer listener, until the handshake is complete: bytes of a frame, requests, and time."""
 SASL_REQUESTS_MAX = 16
 """Requests of a client before the end of its authentication. SCRAM needs five."""
-LOGIN_FAILURES_LOGGED_PER_SECOND = 20
-"""Failed logins with a log line of their own, in a second."""
 KEY_SET_BYTES_MAX = 1 * MIB
 KEY_SET_TIMEOUT_SECONDS = 10.0
 """Of a document with the keys that verify tokens."""

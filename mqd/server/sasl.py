@@ -17,7 +17,6 @@ from mqd.controller.image import MetadataImage
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk
 from mqd.io.entropy import Entropy
-from mqd.limits import LOGIN_FAILURES_LOGGED_PER_SECOND
 from mqd.security.mechanism import OAUTHBEARER, PLAIN, MechanismServer
 from mqd.security.plain import PlainServer, PlainUsers
 from mqd.security.sasl_options import SaslOptions
@@ -84,8 +83,8 @@ class SaslService:
         disk: Disk,
         secret: bytes | None,
     ) -> None:
-        """`options`: of each listener with SASL, by its name. `secret`: known to all nodes of the
-        cluster, and to nobody else. Without it, salts of unknown users change at a restart.
+        """`options`: of each listener with SASL, by its name. `secret`: see login_secret.py; None
+        where no listener has SASL.
         """
         self.image = image
         self.entropy = entropy
@@ -94,8 +93,6 @@ class SaslService:
         key = secret if secret is not None else self.random_bytes(32)
         self.fakes = FakeCredentials(hmac.digest(key, b"salts of unknown users", "sha256"))
         self._listeners = {name: SaslListener(self, each) for name, each in options.items()}
-        self._second = 0
-        self._logged = 0
         self.failures = 0
         """Logins that failed."""
 
@@ -120,28 +117,16 @@ class SaslService:
     def log_failure(
         self, user: str | None, peer: str, listener: str, mechanism: str | None, reason: str
     ) -> None:
-        """Log a login that failed: at most LOGIN_FAILURES_LOGGED_PER_SECOND of them in a second,
-        and then how many there were.
-        """
+        """Log a login that failed. `mqd/logs.py` bounds the number of lines."""
         self.failures += 1
-        second = int(self.clock.monotonic())
-        if second != self._second:
-            if self._logged > LOGIN_FAILURES_LOGGED_PER_SECOND:
-                logger.warning(
-                    "more logins failed than are logged suppressed=%d",
-                    self._logged - LOGIN_FAILURES_LOGGED_PER_SECOND,
-                )
-            self._second, self._logged = second, 0
-        self._logged += 1
-        if self._logged <= LOGIN_FAILURES_LOGGED_PER_SECOND:
-            logger.warning(
-                "authentication failed user=%s peer=%s listener=%s mechanism=%s reason=%s",
-                shown_user(user),
-                peer,
-                listener,
-                mechanism,
-                reason,
-            )
+        logger.warning(
+            "authentication failed user=%s peer=%s listener=%s mechanism=%s reason=%s",
+            shown_user(user),
+            peer,
+            listener,
+            mechanism,
+            reason,
+        )
 
 
 def shown_user(user: str | None) -> str:

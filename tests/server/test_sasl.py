@@ -256,18 +256,6 @@ async def test_the_sentences_and_the_log_do_not_help_an_attacker(
         assert made.node.sasl.failures == 4
 
 
-async def test_log_lines_have_a_limit(
-    tmp_path: Path, mock_clock: MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with node(tmp_path) as made:
-        for _ in range(50):
-            made.node.sasl.log_failure("alice", "p", "l", "PLAIN", "wrong")
-        mock_clock.jump(1)
-        made.node.sasl.log_failure("alice", "p", "l", "PLAIN", "wrong")
-        lines = [record.getMessage() for record in caplog.records]
-        assert len(lines) == 22 and lines[-2].endswith("suppressed=30")
-
-
 async def test_a_connection_without_a_login_has_little_time(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
