@@ -21,6 +21,7 @@ from collections import OrderedDict, deque
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from mqd.security.authorizer import canonical_host
 from mqd.security.principal import Principal
 
 PRODUCER_BYTE_RATE: Final = "producer_byte_rate"
@@ -60,6 +61,12 @@ class QuotaTable:
         self.keys = frozenset(key for limits in quotas.values() for key in limits)
         """The keys that any entity has. A client has no quota of another key."""
         self._resolved: dict[tuple[str, str, str], Quota | None] = {}
+        self._of_addresses = {
+            canonical_host(entity[0][1]): limits
+            for entity, limits in quotas.items()
+            if entity[0][0] == IP_ENTITY and entity[0][1] is not None
+        }
+        """In one spelling: `0:0:0:0:0:0:0:1` is `::1`."""
 
     def quota_of(self, key: str, user: str, client_id: str) -> Quota | None:
         """The quota of a client. None: there is none."""
@@ -91,7 +98,10 @@ class QuotaTable:
 
     def limit_of_address(self, address: str) -> float | None:
         """New connections per second from an address. None: no quota."""
-        limit = self._limit(CONNECTION_CREATION_RATE, ((IP_ENTITY, address),))
+        if CONNECTION_CREATION_RATE not in self.keys:
+            return None
+        limits = self._of_addresses.get(canonical_host(address), {})
+        limit = limits.get(CONNECTION_CREATION_RATE)
         return (
             limit
             if limit is not None

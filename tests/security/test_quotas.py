@@ -61,10 +61,13 @@ def test_the_quota_of_an_address() -> None:
     table = QuotaTable(
         {
             (("ip", "10.0.0.1"),): {quotas.CONNECTION_CREATION_RATE: 3.0},
+            (("ip", "2001:DB8:0:0:0:0:0:1"),): {quotas.CONNECTION_CREATION_RATE: 5.0},
             (("ip", None),): {quotas.CONNECTION_CREATION_RATE: 7.0},
         }
     )
     assert (table.limit_of_address("10.0.0.1"), table.limit_of_address("10.0.0.2")) == (3.0, 7.0)
+    assert (table.limit_of_address("2001:db8::1"), table.limit_of_address("::1")) == (5.0, 7.0)
+    assert table.limit_of_address("::ffff:10.0.0.1") == 3.0
     assert QuotaTable({}).limit_of_address("10.0.0.1") is None
 
 
