@@ -4,6 +4,7 @@ fails with Kafka's error.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -25,6 +27,8 @@ from .test_acl_matrix import mqd
 from .wire import until
 
 TIMEOUT_S = 30.0
+EFFECT_S = 5.0
+"""How soon a revoked ACL has its effect."""
 
 
 def config(port: int, user: str, **more: Any) -> dict[str, Any]:
@@ -123,9 +127,52 @@ def test_a_user_uses_its_topic_and_group_only(port: int) -> None:
         assert error.code() == code
 
 
+def test_an_open_consumer_loses_a_topic_within_seconds(port: int) -> None:
+    admin = AdminClient(config(port, "admin"))
+    (made,) = admin.create_topics([NewTopic("revoked", 1, 1)]).values()
+    made.result(TIMEOUT_S)
+    rules = [
+        binding(ResourceType.TOPIC, "revoked", operation)
+        for operation in (AclOperation.READ, AclOperation.WRITE)
+    ]
+    for done in admin.create_acls(rules).values():
+        done.result(TIMEOUT_S)
+    until(lambda: produced(port, "revoked") is None, "the broker applies the ACLs")
+    consumer = Consumer(
+        config(port, "alice", **{"group.id": "hers", "auto.offset.reset": "earliest"})
+    )
+    try:
+        consumer.subscribe(["revoked"])
+        first = consumer.poll(TIMEOUT_S)
+        assert first is not None
+        assert first.value() == b"value"
+        wanted = AclBindingFilter(
+            ResourceType.TOPIC,
+            "revoked",
+            ResourcePatternType.LITERAL,
+            "User:alice",
+            "*",
+            AclOperation.READ,
+            AclPermissionType.ALLOW,
+        )
+        (deletion,) = admin.delete_acls([wanted]).values()
+        deletion.result(TIMEOUT_S)
+        revoked_at = time.monotonic()
+        while True:
+            message = consumer.poll(EFFECT_S)
+            error = None if message is None else message.error()
+            if error is not None:
+                break
+            assert time.monotonic() - revoked_at < EFFECT_S, "the consumer still reads"
+        assert error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+        assert time.monotonic() - revoked_at < EFFECT_S
+    finally:
+        consumer.close()
+
+
 def test_a_user_sees_and_changes_only_what_it_may(port: int) -> None:
     admin = AdminClient(config(port, "alice"))
-    assert set(admin.list_topics(timeout=TIMEOUT_S).topics) == {"allowed"}
+    assert set(admin.list_topics(timeout=TIMEOUT_S).topics) <= {"allowed", "revoked"}
     (creation,) = admin.create_topics([NewTopic("new", 1, 1)]).values()
     with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
         creation.result(TIMEOUT_S)

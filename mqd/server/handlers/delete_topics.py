@@ -15,7 +15,7 @@ from mqd.errors import ErrorCode, MqError
 from mqd.limits import DELETED_TOPICS_MAX
 from mqd.protocol.slices import Slices
 from mqd.security.acls import Operation, ResourceType
-from mqd.server.authorization import is_authorized, is_authorized_for_cluster
+from mqd.server.authorization import REFUSALS, is_authorized, is_authorized_for_cluster
 from mqd.server.context import Context
 from mqd.server.handlers.admin import at_controller
 from mqd.server.mutation_quotas import THROTTLED, without_throttled
@@ -96,7 +96,15 @@ def _without_denied(context: Context, request: Any) -> Slices[tuple[Any, list[di
             elif may_describe and name not in context.node.image.topics:
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         refused.add(one)
-        denied.append({"name": name, "topic_id": one.topic_id, "error_code": code})
+        message = REFUSALS[ResourceType.TOPIC][1]
+        denied.append(
+            {
+                "name": name,
+                "topic_id": one.topic_id,
+                "error_code": code,
+                "error_message": message if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED else None,
+            }
+        )
     return (
         with_fields(
             request,

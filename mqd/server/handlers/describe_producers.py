@@ -11,7 +11,7 @@ from typing import Any
 
 from mqd.errors import ErrorCode, MqError
 from mqd.security.acls import Operation, ResourceType
-from mqd.server.authorization import is_authorized
+from mqd.server.authorization import is_authorized, refusal
 from mqd.server.context import Context
 from mqd.server.partitions import unknown_partition
 from mqd.server.slices import Pace, listed_in_slices, others_first
@@ -52,7 +52,8 @@ def _topic_error(context: Context, name: str) -> Mapping[str, Any] | None:
         return {"error_code": error.code, "error_message": error.message or None}
     if is_authorized(context, Operation.READ, ResourceType.TOPIC, name):
         return None
-    return {"error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED, "error_message": None}
+    denied = refusal(ResourceType.TOPIC)
+    return {"error_code": denied.code, "error_message": denied.message}
 
 
 async def _partition(context: Context, topic: str, index: int) -> Mapping[str, Any]:
