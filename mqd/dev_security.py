@@ -29,12 +29,13 @@ from mqd.io.disk import OsDisk
 from mqd.node.first_users import add_first_user
 from mqd.options import StartError
 from mqd.peers import PeerNode, Peers
-from mqd.security.scram import BY_NAME, NONCE_BITS, text_of_bits
+from mqd.security.scram import BY_NAME, ITERATIONS_MIN, NONCE_BITS, text_of_bits
 
 FOLDER = "secure"
 ADMIN = "admin"
 MECHANISM = "SCRAM-SHA-256"
-_ITERATIONS = 8192
+_ITERATIONS = ITERATIONS_MIN
+"""As those of unknown users: a login does not show which users exist."""
 
 
 def configuration(data_directory: Path, node_id: int) -> Path:
