@@ -241,6 +241,11 @@ def test_a_warning_of_an_unknown_variable_has_its_name() -> None:
             "authorizer.class.name=org.example.Mine",
             ["not supported", "access control", "remove it"],
         ),
+        (
+            "authorizer.class.name=kafka.security.authorizer.AclAuthorizer",
+            ["not supported", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"],
+        ),
+        ("super.users=User:admin;ops", ["'ops'", "User:NAME", "semicolons"]),
         ("ssl.engine.factory.class=org.example.Mine", ["not supported", "Java"]),
         ("listener.name.client.ssl.engine.factory.class=x", ["not supported", "Java"]),
         ("remote.log.storage.system.enable=true", ["not supported", "tiered"]),
