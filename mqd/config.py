@@ -52,6 +52,8 @@ __all__ = [
 ]
 
 ENVIRONMENT_PREFIX = "MQD_"
+_OTHERS = 0o077
+"""Permissions of users other than the owner of a file."""
 LISTENER_PREFIX = "listener.name."
 MECHANISM_PREFIXES = ("plain", "scram-sha-256", "scram-sha-512", "oauthbearer", "gssapi")
 """SASL mechanisms in `listener.name.NAME.MECHANISM.KEY`."""
@@ -130,6 +132,11 @@ class NodeConfig(Mapping[str, Value]):
             for setting in read_config_file(file):
                 line = "" if setting.line is None else f", line {setting.line}"
                 reader.set(setting.key, setting.value, Source.FILE, f"{file}{line}: ")
+            if reader.has_secrets and file.stat().st_mode & _OTHERS:
+                reader.warnings.append(
+                    f"users other than the owner can read {file}, which has passwords or keys: run "
+                    f"chmod 600 {file}"
+                )
         for variable, text in sorted((environment or {}).items()):
             if variable.startswith(ENVIRONMENT_PREFIX):
                 key = _key_of_variable(variable)
@@ -263,6 +270,16 @@ class _Reader:
         self.warnings: list[str] = []
         self.listener_settings: dict[str, dict[str, str]] = {}
 
+    @property
+    def has_secrets(self) -> bool:
+        """Whether some key that was set so far has a secret value."""
+        own = any(NODE_OPTIONS[key].sensitive for key in self.values)
+        return own or any(
+            (option := NODE_OPTIONS.get(_without_mechanism(key))) is not None and option.sensitive
+            for settings in self.listener_settings.values()
+            for key in settings
+        )
+
     def set(self, key: str, text: str, source: Source, where: str) -> None:
         """Set a key. `where` precedes it in messages: "server.properties, line 3: " or "-o "."""
         option = NODE_OPTIONS.get(key)
@@ -270,8 +287,7 @@ class _Reader:
             name, _, listener_key = key.removeprefix(LISTENER_PREFIX).partition(".")
             self.listener_settings.setdefault(name.lower(), {})[listener_key] = text
             option = NODE_OPTIONS.get(listener_key)
-            mechanism, _, mechanism_key = listener_key.partition(".")
-            if mechanism in MECHANISM_PREFIXES and mechanism_key in NODE_OPTIONS:
+            if option is None and _without_mechanism(listener_key) in NODE_OPTIONS:
                 return  # security/sasl_options.py reads it
         if option is None:
             self.warnings.append(f"{where}{_unknown(key)}")
@@ -289,6 +305,12 @@ class _Reader:
         if option.name == key:
             self.values[key] = value
             self.sources[key] = source
+
+
+def _without_mechanism(key: str) -> str:
+    """`plain.sasl.jaas.config`, a key of one listener, is `sasl.jaas.config`."""
+    mechanism, _, rest = key.partition(".")
+    return rest if mechanism in MECHANISM_PREFIXES else key
 
 
 def topic_options(config: NodeConfig, overrides: Mapping[str, str]) -> dict[str, Value]:

@@ -50,10 +50,10 @@ def _request(
     path = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
     try:
         connection.request(method, path, body, {"Accept": "application/json", **headers})
-        response = connection.getresponse()
-        if response.status != 200:
-            raise OSError(f"the server responded with status {response.status}")
-        data = response.read(bytes_max + 1)
+        with connection.getresponse() as response:
+            if response.status != 200:
+                raise OSError(f"the server responded with status {response.status}")
+            data = response.read(bytes_max + 1)
     except (HTTPException, ValueError) as error:
         raise OSError(f"the server did not respond with HTTP: {error!r}") from None
     finally:

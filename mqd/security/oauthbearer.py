@@ -76,6 +76,8 @@ def first_message(
 
 def parse_first_message(data: bytes) -> FirstMessage:
     """Raises LoginFailed."""
+    if len(data) > 2 * TOKEN_BYTES_MAX:
+        raise LoginFailed(f"the first message of the client has {len(data)} bytes")
     try:
         found = _MESSAGE.fullmatch(data.decode())
     except UnicodeDecodeError:

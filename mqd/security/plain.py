@@ -42,8 +42,8 @@ class PlainUsers:
         return hmac.compare_digest(self._hashes.get(user, self._unknown), found)
 
     def _hash(self, user: str, password: str) -> bytes:
-        # a separator that cannot be in either: both come from tokens that NUL separates
-        text = f"password\0{user}\0{password}"
+        # neither contains NUL: it separates them in a token
+        text = f"{user}\0{password}"
         return hmac.digest(self._key, text.encode("utf-8", "surrogatepass"), sha256)
 
 

@@ -132,11 +132,12 @@ def _unescaped(name: str) -> str:
 
 def _matched(pattern: re.Pattern[str], message: bytes, what: str) -> re.Match[str]:
     """Raises LoginFailed unless the whole message has this form."""
+    if len(message) > MESSAGE_BYTES_MAX:
+        raise LoginFailed(f"the {what} is longer than {MESSAGE_BYTES_MAX} bytes")
     try:
-        text = message.decode()
+        found = pattern.fullmatch(message.decode())
     except UnicodeDecodeError:
         raise LoginFailed(f"the {what} is not UTF-8") from None
-    found = pattern.fullmatch(text) if len(text) <= MESSAGE_BYTES_MAX else None
     if found is None:
         raise LoginFailed(f"the {what} has an invalid format")
     return found

@@ -1,0 +1,142 @@
+"""Kafka's client properties as `Security`, and where tokens come from."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from mqd.client.client_properties import security_of
+from mqd.client.errors import AuthenticationFailed, InvalidValue
+from mqd.client.token_sources import ClientCredentials
+from mqd.io.https import get_document
+
+JAAS = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="u" password="p";'
+
+
+def test_names_of_kafka_and_of_librdkafka() -> None:
+    java = security_of(
+        {
+            "security.protocol": "sasl_ssl",
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.jaas.config": JAAS,
+            "ssl.truststore.location": "/ca.pem",
+            "ssl.keystore.certificate.chain": "CERTIFICATE",
+            "ssl.keystore.key": "KEY",
+            "ssl.endpoint.identification.algorithm": "",
+            "ssl.enabled.protocols": "TLSv1.3",
+            "sasl.login.refresh.window.factor": "0.8",
+            "bootstrap.servers": "a:1",
+            "linger.ms": "5",
+        }
+    )
+    assert (java.protocol, java.mechanism) == ("SASL_SSL", "SCRAM-SHA-512")
+    assert (java.username, java.password) == ("u", "p")
+    assert (java.ca, java.certificate, java.key) == (Path("/ca.pem"), "CERTIFICATE", "KEY")
+    assert (java.check_host_name, java.protocols) == (False, ("TLSv1.3",))
+    ours = security_of(
+        {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanisms": "PLAIN",
+            "sasl.username": "u",
+            "sasl.password": "p",
+            "ssl.ca.location": "/ca.pem",
+            "ssl.certificate.location": "/c.pem",
+            "ssl.key.location": "/k.pem",
+        }
+    )
+    assert (ours.mechanism, ours.certificate, ours.key) == ("PLAIN", Path("/c.pem"), Path("/k.pem"))
+    assert security_of({}).protocol == "PLAINTEXT"
+
+
+def test_invalid_properties() -> None:
+    for properties, reason in (
+        ({"security.protocol": "TLS"}, "protocol is 'TLS'"),
+        ({"security.protocol": "SASL_SSL"}, "mechanism"),
+        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"}, "GSSAPI"),
+        ({"sasl.jaas.config": 'x required password="hush"'}, "does not end"),
+        ({"ssl.keystore.type": "JKS"}, "needs Java"),
+        ({"ssl.tpyo": "hush"}, "ssl.tpyo is not supported"),
+        ({"enable.ssl.certificate.verification": "false"}, "anyone could pretend"),
+    ):
+        with pytest.raises(InvalidValue, match=reason) as caught:
+            security_of(properties)
+        assert "hush" not in str(caught.value)
+
+
+class Provider(BaseHTTPRequestHandler):
+    """A token endpoint."""
+
+    requests: ClassVar[list[tuple[str, str | None]]] = []
+    answer: tuple[int, bytes] = (200, b"")
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        self.requests.append((body, self.headers["Authorization"]))
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        self.send_response(self.answer[0])
+        self.end_headers()
+        self.wfile.write(self.answer[1])
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+@pytest.fixture
+def provider() -> Iterator[str]:
+    server = HTTPServer(("127.0.0.1", 0), Provider)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+async def test_tokens_of_a_provider(provider: str) -> None:
+    security = security_of(
+        {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.token.endpoint.url": f"{provider}/token",
+            "sasl.jaas.config": 'x required clientId="me" clientSecret="hu:sh" scope="a b";',
+        }
+    )
+    source = security.token
+    assert isinstance(source, ClientCredentials) and "sh" not in repr(source)
+    Provider.answer = (200, json.dumps({"access_token": "t1", "expires_in": 60}).encode())
+    assert [await source(), await source()] == ["t1", "t1"]
+    assert Provider.requests == [
+        ("grant_type=client_credentials&scope=a+b", "Basic bWU6aHUlM0FzaA==")
+    ], "the second one is kept"
+    source._valid_until = 0.0
+    for answer, error in (((401, b""), OSError), ((200, b"{}"), AuthenticationFailed)):
+        Provider.answer = answer
+        with pytest.raises(error):
+            await source()
+
+
+def test_documents_over_http(provider: str, tmp_path: Path) -> None:
+    Provider.answer = (200, b"x" * 100)
+    limits: dict[str, Any] = {"timeout_seconds": 5.0, "bytes_max": 100}
+    assert get_document(f"{provider}/keys?a=b", **limits) == b"x" * 100
+    with pytest.raises(OSError, match="larger than 99"):
+        get_document(provider, timeout_seconds=5.0, bytes_max=99)
+    for url in ("http://10.0.0.1/keys", "ftp://127.0.0.1/", "https:///x"):
+        with pytest.raises(OSError, match="not an https"):
+            get_document(url, **limits)
+    file = tmp_path / "token"
+    file.write_text("from-a-file\n")
+    properties = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": file.as_uri(),
+    }
+    source = security_of(properties).token
+    assert callable(source) and source() == "from-a-file"
