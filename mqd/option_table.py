@@ -62,11 +62,8 @@ NODES = _Support(Status.IGNORED, "mqd's connections between nodes have fixed tim
 PATIENT = _Support(Status.IGNORED, "a node retries until it is registered, and logs the reason")
 SHARE = _Support(Status.IGNORED, "share groups are not in this release")
 STREAMS = _Support(Status.IGNORED, "streams groups are not in this release")
-NO_SECURITY = _Support(Status.IGNORED, "TLS, SASL and access control are not in this release")
-
-OPEN = _Support(
-    Status.REFUSED,
-    "TLS, SASL and access control are not in this release: the node would be unprotected",
+PEER_PORT = _Support(
+    Status.IGNORED, "nodes use the peer port of the peers file; peer.ssl turns on TLS there"
 )
 OPENSSL = _Support(Status.IGNORED, "OpenSSL does the work of Java's security providers")
 VERSIONS = _Support(
@@ -978,7 +975,11 @@ _TABLE: Final = (
         "Time a starting node tries to register before it stops",
     ),
     _node(
-        "inter.broker.listener.name", STRING, None, PEERS, "Listener for connections between nodes"
+        "inter.broker.listener.name",
+        STRING,
+        None,
+        PEER_PORT,
+        "Listener for connections between nodes",
     ),
     _node(
         "kafka.metrics.polling.interval.secs",
@@ -2267,7 +2268,7 @@ _TABLE: Final = (
         "security.inter.broker.protocol",
         STRING,
         "PLAINTEXT",
-        OPEN,
+        PEER_PORT,
         "Security protocol between nodes",
         valid=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     ),

@@ -69,15 +69,15 @@ class CertificateSource:
             return  # reported when it is loaded
         if days < _WARN_DAYS:
             logger.warning(
-                "certificate expires soon listener=%s days=%d remedy=renew it, for example with "
-                "`mqctl cert renew`",
+                "certificate expires soon listener=%s days=%d remedy='run mqctl cert renew, or "
+                "replace the file'",
                 self.name,
                 days,
             )
         if mode & stat.S_IROTH:
             logger.warning(
                 "every user of this machine can read the private key listener=%s file=%s "
-                "remedy=chmod 600",
+                "remedy='chmod 600'",
                 self.name,
                 store.location,
             )

@@ -43,6 +43,7 @@ def restart(cluster: Ensemble, node_id: int, options: tuple[str, ...]) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.mqd_only
 def test_a_cluster_changes_to_tls_under_load(plain_cluster: Ensemble, tmp_path: Path) -> None:
     cluster = plain_cluster

@@ -389,7 +389,7 @@ def test_stores_are_read_from_files_and_texts(tmp_path: Path) -> None:
             **values(keystore_type="PEM", keystore_key=encrypted, key_password="secret"),
             "ssl.keystore.certificate.chain": chain,
             "ssl.truststore.type": "PEM",
-            "ssl.truststore.certificates": texts().ca,
+            "ssl.truststore.certificates": texts().ca.replace("\n", " "),  # one line
             "ssl.client.auth": "required",
         },
     ):
