@@ -100,8 +100,14 @@ class FrameBuffer:
 
     @property
     def has_whole_frame(self) -> bool:
-        """Whether a request could be handled."""
-        return self.buffer is not None and self.end >= self.frame_end
+        """Whether a request could be handled, or refused because of its length. Never raises:
+        callers include tasks in which an error of a peer would end the node.
+        """
+        if self.buffer is None or self.end - self.start < 4:
+            return False
+        size: int = _INT32(self.buffer, self.start)[0]
+        is_invalid = size < self.frame_bytes_min or size > self.frame_bytes_max
+        return is_invalid or self.end >= self.start + 4 + size
 
     @property
     def arrived_bytes(self) -> int:
@@ -127,7 +133,7 @@ class FrameBuffer:
         seconds = self.seconds_read(now)
         if seconds is None or seconds < seconds_max or self.buffer is None:
             return False
-        return self.end < self.frame_end
+        return not self.has_whole_frame
 
     def restart(self, now: float) -> None:
         """The connection was not read until now, so the time before does not count."""

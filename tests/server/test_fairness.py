@@ -5,6 +5,7 @@ first.
 from __future__ import annotations
 
 from pathlib import Path
+from struct import pack
 from typing import Any
 
 import pytest
@@ -37,6 +38,29 @@ def test_a_connection_whose_slice_is_over_resumes_later(monkeypatch: pytest.Monk
     owner.run()
     assert owner.requests == requests[:1]
     resumes_until_all_have_a_response(owner, later, requests)
+
+
+def test_an_invalid_length_behind_the_end_of_a_slice_closes_only_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Found by chaos/sasl_fuzz.py: the length was read outside of the handling of errors, and the
+    node ended.
+    """
+    for length in (0, 7, -1, 2**31 - 1):
+        owner = ScriptedOwner()
+        later: list[object] = []
+        monkeypatch.setattr(owner, "resume_later", later.append)
+        owner.slice_is_over = True
+        requests = [b"request%d" % number for number in range(3)]
+        owner.sock.incoming = [b"".join(map(frame, requests)) + pack(">i", length)]
+        owner.run()
+        while later:
+            later.pop()
+            owner.connection.on_ready(RESUME)
+            owner.run()
+        assert owner.requests == requests
+        assert not owner.connection.open
+        assert not owner.connection.frames.is_late(1e9, 1.0)
 
 
 class BusyClock(HandClock):
