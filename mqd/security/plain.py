@@ -17,6 +17,8 @@ from mqd.security.mechanism import LoginFailed
 USER_OPTION_PREFIX: Final = "user_"
 """`user_alice="secret"` in a JAAS string is the user alice."""
 
+_TOKEN_BYTES_MAX: Final = 64 * 1024
+"""No user of a JAAS string has a longer password."""
 _INVALID: Final = "Authentication failed: Invalid username or password"
 
 
@@ -69,6 +71,8 @@ class PlainServer:
 
     def respond(self, token: bytes, now_ms: int) -> bytes:
         """Raises LoginFailed with the sentences of Kafka."""
+        if len(token) > _TOKEN_BYTES_MAX:
+            raise LoginFailed(f"a token of {len(token)} bytes", _INVALID)
         # bytes that are not UTF-8 become U+FFFD, as in Java; no password contains it by chance
         parts = token.decode("utf-8", "replace").split("\0", 3)
         if len(parts) != 3:

@@ -23,7 +23,7 @@ from mqd.security.oauthbearer import TokenRules, VerifiedToken
 
 KEYS_MAX: Final = 1_000
 """Keys of one set."""
-_KEYS_TRIED_MAX = 8
+_KEYS_TRIED_MAX = 4
 """Keys that are tried for a token that does not name its key: each takes 0.05 to 1 ms."""
 _USER_CHARACTERS_MAX = 1_024
 _LIFETIME_MS_MAX = 10 * 366 * 24 * 3_600_000
