@@ -12,7 +12,7 @@ from typing import Protocol
 
 import trio
 
-from mqd.client.errors import AuthenticationFailed, ClientError
+from mqd.client.errors import AuthenticationFailed, ClientError, error_from_wire
 from mqd.client.peer import PeerConnection
 from mqd.client.security import Security
 from mqd.errors import ErrorCode
@@ -112,7 +112,7 @@ class Login:
                 remedy=f"use one that it enables: {enabled}",
             )
         lifetime_ms = await self._exchange_tokens(connection, exchange)
-        if not lifetime_ms:
+        if lifetime_ms <= 0:
             return None
         share = _REAUTHENTICATION_FROM + _REAUTHENTICATION_WIDTH * self._entropy.random()
         return lifetime_ms / 1000 * share
@@ -124,12 +124,10 @@ class Login:
         for _ in range(_ROUNDS_MAX):
             response = await connection.request(api, {"auth_bytes": token}, during_login=True)
             if response.error_code:
-                code = ErrorCode(response.error_code)
-                raise AuthenticationFailed(
-                    code,
-                    f"{connection.peer}: {response.error_message or code.name}",
-                    remedy=self._remedy(),
+                error = error_from_wire(
+                    response.error_code, connection.peer, response.error_message
                 )
+                raise AuthenticationFailed(error.code, error.message, remedy=self._remedy())
             try:
                 token = exchange.respond(bytes(response.auth_bytes))
             except LoginFailed as error:
