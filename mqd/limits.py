@@ -103,6 +103,8 @@ TLS_RECEIVE_BYTES = 64 * KIB
 """Encrypted bytes that one call receives."""
 TLS_SEND_BYTES = 64 * KIB
 """Bytes of a response that are encrypted at once. So many wait, encrypted, for a slow reader."""
+TLS_SENT_AT_ONCE_BYTES = 1 * MIB
+"""Bytes that one call encrypts and sends: half a millisecond. A reader may be as fast."""
 TLS_CONNECTION_BYTES = 32 * KIB
 """Estimated memory of an incomplete TLS handshake."""
 PEER_CONNECTIONS_MAX = 192

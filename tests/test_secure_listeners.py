@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import socket
-from collections.abc import Callable
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -78,10 +81,30 @@ async def test_each_listener_answers_with_its_own_address(tmp_path: Path) -> Non
         with socket.create_connection(("127.0.0.1", secure)) as silent:
             silent.sendall(b"\x16\x03\x01")  # the handshake counts from the accept on
             await until(lambda: pool_of(running).bytes == TLS_CONNECTION_BYTES)
+        for sent in hostile():
+            with socket.create_connection(("127.0.0.1", secure)) as attacker:
+                attacker.sendall(sent)
         await until(lambda: pool_of(running).bytes == 0)
         assert running.daemon is not None
         assert running.daemon.server is not None
         assert running.daemon.server.statistics().bugs == 0
+
+
+def hostile() -> Iterator[bytes]:
+    """What is no handshake: random records, too long ones, and a broken hello of a client."""
+    rng = random.Random(1)
+    outgoing = ssl.MemoryBIO()
+    context = ssl.create_default_context()
+    with suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="h").do_handshake()
+    hello = outgoing.read()
+    for _ in range(15):
+        yield b"\x16" + rng.randbytes(rng.randrange(1, 3000))
+        yield b"\x16\x03\x01\xff\xff" + rng.randbytes(30_000)
+        broken = bytearray(hello)
+        broken[rng.randrange(len(hello))] ^= 1 << rng.randrange(8)
+        yield bytes(broken)
+        yield hello[: rng.randrange(1, len(hello))]
 
 
 def pool_of(running: RunningNode) -> RequestPool:

@@ -25,7 +25,7 @@ import trio
 
 from mqd.io.disk import File
 from mqd.io.net import LayeredSocket, Listener, Network, OsSocket, Poller, Stream
-from mqd.limits import KIB, TLS_RECEIVE_BYTES, TLS_SEND_BYTES
+from mqd.limits import KIB, TLS_RECEIVE_BYTES, TLS_SEND_BYTES, TLS_SENT_AT_ONCE_BYTES
 from mqd.security.principal import ANONYMOUS, Principal
 
 _HANDSHAKE_RECORD = 0x16
@@ -35,6 +35,8 @@ _ALERT_PROTOCOL_VERSION = bytes.fromhex("15030300020246")
 _UNSENT_BYTES_MAX = 128 * KIB
 """Encrypted bytes of the protocol itself (tickets, key updates) that the peer does not read."""
 _RECORD_BYTES = 16 * KIB
+_EXTRA_RECORDS = 64
+"""Records of one call beside those that fill its view."""
 
 _scratch = memoryview(bytearray(TLS_RECEIVE_BYTES))
 """Encrypted bytes on their way from a socket to OpenSSL. Only between two statements."""
@@ -165,7 +167,9 @@ class TlsSocket(LayeredSocket):
         tls, size = self._tls, len(view)
         received = 0
         is_drained = False
-        while received < size:
+        # Tiny records cost as much as full ones: their number is bounded, too (I41).
+        records_left = size // _RECORD_BYTES + _EXTRA_RECORDS
+        while received < size and records_left > 0:
             if tls.pending() or self._incoming.pending:
                 try:
                     got = int(tls.read(size - received, view[received:]))
@@ -183,6 +187,7 @@ class TlsSocket(LayeredSocket):
                         self._ended = True
                         break
                     received += got
+                    records_left -= 1
                     continue
             elif is_drained:
                 break
@@ -193,7 +198,8 @@ class TlsSocket(LayeredSocket):
                 self._ended = True
                 break
             is_drained = arrived < len(_scratch)
-        self.is_holding = received == size and bool(tls.pending() or self._incoming.pending)
+        is_full = received == size or records_left == 0
+        self.is_holding = is_full and bool(tls.pending() or self._incoming.pending)
         if self._outgoing.pending:  # a response to a key update
             self._queue_outgoing()
             self.flush()
@@ -339,7 +345,7 @@ class TlsSocket(LayeredSocket):
             self._unsent = self._outgoing.read()
             self.flush()
             total += self._reported()
-            if self._unsent:
+            if self._unsent or total >= TLS_SENT_AT_ONCE_BYTES:
                 break
         if not total:
             raise BlockingIOError

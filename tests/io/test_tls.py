@@ -207,6 +207,29 @@ async def test_bytes_that_openssl_holds_are_reported_again() -> None:
         opened[0].close()
 
 
+async def test_tiny_records_are_received_a_few_at_a_time() -> None:
+    """Each costs as much as a full one, so one call must not receive thousands of them (I41)."""
+    async with accepted() as (port, accept), trio.open_nursery() as nursery:
+
+        async def client() -> None:
+            stream = await connect(port)
+            for n in range(1000):
+                await stream.send_all(bytes([n % 256]))
+            assert await stream.receive_into(memoryview(bytearray(2))) == 2
+            stream.close()
+
+        nursery.start_soon(client)
+        side: Side = await accept()  # type: ignore[misc]
+        view = memoryview(bytearray(32 * 1024))
+        arrived = bytearray()
+        while len(arrived) < 1000:
+            received = await side.received(view)
+            assert received <= 66
+            arrived += view[:received]
+        assert arrived == bytes(n % 256 for n in range(1000))
+        assert side.sock.send(b"ok") == 2
+
+
 async def test_the_certificate_of_a_client_gives_its_principal() -> None:
     mapping = PrincipalMapping("RULE:^CN=(.*?),.*$/$1/,DEFAULT")
     for mode, client, expected in (
