@@ -34,7 +34,7 @@ from mqd.server.bugs import raised_in_core
 from mqd.server.connection import Connection
 from mqd.server.context import Node
 from mqd.server.pending_produce import Confirmation, PendingProduce, Row, Topic, TopicBatches
-from mqd.server.produce_append import Appender, producer_of
+from mqd.server.produce_append import Appender, denied_topics, producer_of
 from mqd.server.receive_buffers import Buffer
 from mqd.server.slices import finished_in_slices, one_slice
 from mqd.server.verification import SupportedOperation, Verification, produce_refusal
@@ -187,10 +187,16 @@ class LargeProduce:
             decode_produce_in_slices(view, 0, len(view), pending.version)
         )
         large.transactional_id, large.acks, timeout_ms, topics = request
-        if self._node.authorizer.enforces:
-            large.transactional_id = self._appender.usable_transactional_id(
-                pending.connection, large.transactional_id
-            )
+        transactional_id = large.transactional_id
+        if (
+            transactional_id is not None
+            and self._node.authorizer.enforces
+            and not self._appender.may_write_to_transaction(pending.connection, transactional_id)
+        ):
+            large.transactional_id = None
+            denied = await finished_in_slices(denied_topics(view, topics))
+            if denied:
+                pending.topics, topics, large.refused = denied, [], True
         large.deadline = now + (timeout_ms / 1000 if timeout_ms > 0 else 0)
         if large.transactional_id is not None:
             large.producers = await finished_in_slices(_producers(view, topics))

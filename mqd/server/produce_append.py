@@ -25,6 +25,7 @@ from mqd.protocol.batch import (
 from mqd.protocol.hot_produce import (
     ProducePartition,
 )
+from mqd.protocol.slices import Slices
 from mqd.replica.partition import Partition
 from mqd.replica.waiters import Append, until_durable
 from mqd.security.acls import Operation, ResourceType
@@ -37,6 +38,7 @@ from mqd.server.pending_produce import (
     Confirmation,
     PendingProduce,
     Row,
+    Topic,
     rejected_row,
 )
 
@@ -113,7 +115,7 @@ class Appender:
                 if attributes & TRANSACTIONAL_MASK and transactional_id is None:
                     raise MqError(
                         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-                        "the request names no transactional id that the client may write to",
+                        "the request names no transactional id",
                     )
                 if version < 7 and attributes & CODEC_MASK == _ZSTD:
                     raise MqError(
@@ -184,21 +186,19 @@ class Appender:
             self._node, permissions, Operation.WRITE, name, topic_id, now, is_logged=is_logged
         )
 
-    def usable_transactional_id(
-        self, connection: Connection, transactional_id: bytes | None
-    ) -> bytes | None:
-        """The transactional id of a request, or None if the client may not write to it. Then its
-        transactional batches are rejected. Call it only where an authorizer is configured.
+    def may_write_to_transaction(self, connection: Connection, transactional_id: bytes) -> bool:
+        """Whether the client may use a transactional id. Callers skip this without an
+        authorizer.
         """
         permissions = hot_permissions(self._node, connection)
-        if permissions is None or transactional_id is None:
-            return transactional_id
+        if permissions is None:
+            return True
         name = transactional_id.decode(errors="replace")
         of_type = ResourceType.TRANSACTIONAL_ID
         rule = permissions.rule(Operation.WRITE, of_type, name)
         now = connection.owner.now
         self._node.audit.note(permissions, Operation.WRITE, of_type, name, rule, "Produce", now)
-        return transactional_id if rule.allowed else None
+        return rule.allowed
 
     @staticmethod
     def done_without_acks(pending: PendingProduce, refused: bool) -> None:
@@ -303,3 +303,23 @@ def is_one_batch(view: memoryview, start: int, stop: int) -> bool:
         return False
     header = parse_header(view, start)
     return header.magic == MAGIC and header.size == stop - start
+
+
+def denied_topics(view: memoryview, topics: Sequence[Any]) -> Slices[list[Topic]]:
+    """The rows of a request whose transactional id the client may not use: all are rejected if a
+    batch is transactional, as in Apache Kafka. Otherwise there are none.
+    """
+    error = MqError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    found: list[Topic] = []
+    is_transactional = False
+    for name, topic_id, partitions in topics:
+        rows: list[Row] = []
+        for index, start, stop in partitions:
+            rows.append(rejected_row(index, error, None))
+            if stop - start > CODEC_POSITION and (
+                view[start + CODEC_POSITION] & TRANSACTIONAL_MASK
+            ):
+                is_transactional = True
+        found.append((name, topic_id, rows))
+        yield 1 + len(rows)
+    return found if is_transactional else []

@@ -24,21 +24,30 @@ from mqd.protocol import apis
 from mqd.protocol.schema import decode_response_header, encode_request_header
 from tests.server.acl_matrix import (
     ALL,
+    CLOSED,
+    VERSIONS_FILE,
     Case,
     as_text,
     cases,
+    denied_in_all_versions,
     encoded,
     file_of,
     ids_of,
+    is_expressible,
     prepare,
     prepare_groups,
     shape,
     substituted,
+    versions_as_text,
 )
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "kafka.sh"
 PASSWORD = "password"  # of every user of this test
 _TIMEOUT_SECONDS = 15.0
+
+
+Answers = tuple[dict[str, dict[str, str]], dict[tuple[str, int], str]]
+"""Scenario -> case -> shape of the response; (scenario, version) -> shape."""
 
 
 class SaslConnection:
@@ -98,7 +107,8 @@ class SaslConnection:
         data = bytearray()
         while len(data) < size:
             part = self._socket.recv(size - len(data))
-            assert part, "the broker closed the connection"
+            if not part:
+                raise ConnectionError("the broker closed the connection")
             data += part
         return bytes(data)
 
@@ -148,12 +158,11 @@ def free_ports() -> int:
             return port
 
 
-def answers_of(asked: list[Case], port: int) -> dict[str, dict[str, str]]:
-    """Scenario -> case -> shape of the response."""
+def answers_of(asked: list[Case], port: int) -> Answers:
     return trio.run(_answers_of, asked, port)
 
 
-async def _answers_of(asked: list[Case], port: int) -> dict[str, dict[str, str]]:
+async def _answers_of(asked: list[Case], port: int) -> Answers:
     found: dict[str, dict[str, str]] = {}
     with SaslConnection(port, "admin") as admin:
         ids = await prepare(admin, asked)
@@ -172,7 +181,23 @@ async def _answers_of(asked: list[Case], port: int) -> dict[str, dict[str, str]]
                 error.add_note(f"in the case '{scenario.title}: {case.title}'")
                 raise
             found.setdefault(scenario.title, {})[case.title] = shape(case, response)
-    return found
+        versions: dict[tuple[str, int], str] = {}
+        for case, version in denied_in_all_versions(asked):
+            if not is_expressible(case, version):
+                continue
+            request = substituted(case.scenario.request, case.user, ids_of(case, ids))
+            title = case.scenario.title
+            try:
+                with SaslConnection(port, case.user) as connection:
+                    response = await connection(case.scenario.api, version, request)
+            except ConnectionError:
+                versions[title, version] = CLOSED
+            except TimeoutError as error:
+                error.add_note(f"in version {version} of '{title}'")
+                raise
+            else:
+                versions[title, version] = shape(case, response)
+    return found, versions
 
 
 async def _until_acls_apply(asked: list[Case], port: int) -> None:
@@ -195,15 +220,16 @@ def main() -> None:
     asked = cases()
     begun = time.monotonic()
     with kafka([case.user for case in asked], free_ports()) as port:
-        found = answers_of(asked, port)
+        found, versions = answers_of(asked, port)
     print(f"{len(asked)} cases in {time.monotonic() - begun:.1f} s")
-    for scenario in ALL:
-        text, file = as_text(scenario, found[scenario.title]), file_of(scenario)
+    texts = {file_of(scenario): as_text(scenario, found[scenario.title]) for scenario in ALL}
+    texts[VERSIONS_FILE] = versions_as_text(versions)
+    for file, text in texts.items():
         if given.rewrite:
             file.parent.mkdir(exist_ok=True)
             file.write_text(text, encoding="utf-8")
         elif not file.exists() or file.read_text(encoding="utf-8") != text:
-            print(f"{scenario.title}: differs from {file.name}")
+            print(f"{file.name} differs")
 
 
 if __name__ == "__main__":

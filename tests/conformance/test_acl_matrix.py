@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from chaos.node import Node, free_port
-from tests.server.acl_matrix import ALL, as_text, cases, file_of
+from tests.server.acl_matrix import ALL, VERSIONS_FILE, as_text, cases, file_of, versions_as_text
 
 from .acl_kafka import answers_of, free_ports, kafka, options
 
@@ -50,15 +50,14 @@ def test_responses_to_users_are_those_of_apache_kafka(
     users = [case.user for case in asked]
     is_kafka = request.config.getoption("--kind") == "kafka"
     with kafka(users, free_ports()) if is_kafka else mqd(users, tmp_path) as port:
-        answers = answers_of(asked, port)
+        answers, versions = answers_of(asked, port)
+    texts = {file_of(scenario): as_text(scenario, answers[scenario.title]) for scenario in ALL}
+    texts[VERSIONS_FILE] = versions_as_text(versions)
     differences = [
         line
-        for scenario in ALL
+        for file, text in texts.items()
         for line in unified_diff(
-            file_of(scenario).read_text(encoding="utf-8").splitlines(),
-            as_text(scenario, answers[scenario.title]).splitlines(),
-            lineterm="",
-            n=0,
+            file.read_text(encoding="utf-8").splitlines(), text.splitlines(), lineterm="", n=0
         )
     ]
     assert not differences, "\n".join(differences)

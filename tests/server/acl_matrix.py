@@ -1092,6 +1092,33 @@ def _is_one_of(row: Mapping[str, Any], only: tuple[str, ...]) -> bool:
     return not names or names[0] in only
 
 
+CLOSED: Final = "the connection is closed"
+
+
+def denied_in_all_versions(asked: list[Case]) -> list[tuple[Case, int]]:
+    """The first case of each scenario, which lacks an ACL, in each version that mqd has."""
+    first: dict[str, Case] = {}
+    for case in asked:
+        if not case.scenario.few:
+            first.setdefault(case.scenario.title, case)
+    found = []
+    for case in first.values():
+        api = apis.by_name(case.scenario.api)
+        assert api is not None
+        low, high = api.versions
+        found += [(case, version) for version in range(low, high + 1)]
+    return found
+
+
+def is_expressible(case: Case, version: int) -> bool:
+    """Whether the request exists in a version: some name topics by id, or several groups."""
+    try:
+        encoded(case.scenario.api, version, substituted(case.scenario.request, case.user, {}))
+    except Exception:
+        return False
+    return True
+
+
 # -- the same in a file ----------------------------------------------------------------------------
 
 
@@ -1109,6 +1136,22 @@ def as_text(scenario: Scenario, shapes: Mapping[str, str]) -> str:
     lines = [f"# {scenario.title}: {scenario.api}, version {scenario.version}"]
     for response, titles in by_response.items():
         lines += ["", response, *(f"  {title}" for title in titles)]
+    return "\n".join(lines) + "\n"
+
+
+VERSIONS_FILE: Final = GOLDEN / "versions.acls"
+
+
+def versions_as_text(shapes: Mapping[tuple[str, int], str]) -> str:
+    """The responses to denied requests: by title and version."""
+    by_title: dict[str, dict[str, list[int]]] = {}
+    for (title, version), found in shapes.items():
+        by_title.setdefault(title, {}).setdefault(found, []).append(version)
+    lines = ["# Responses to a user without ACLs, in each version"]
+    for title, by_response in by_title.items():
+        lines += ["", f"## {title}"]
+        for response, versions in by_response.items():
+            lines += [response, f"  versions {', '.join(map(str, versions))}"]
     return "\n".join(lines) + "\n"
 
 

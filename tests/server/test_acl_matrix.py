@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 
+from mqd.client.errors import ConnectionBroken
 from mqd.client.peer import PeerConnection
 from mqd.protocol import apis
 from mqd.security.principal import ANONYMOUS, Principal
@@ -16,19 +17,24 @@ from mqd.server.served_apis import SERVED, Handler
 from mqd.testing import Cluster, run
 from tests.server.acl_matrix import (
     ALL,
+    CLOSED,
     OPEN_APIS,
     SCENARIOS,
+    VERSIONS_FILE,
     Case,
     as_text,
     cases,
+    denied_in_all_versions,
     encoded,
     file_of,
     ids_of,
+    is_expressible,
     prepare,
     prepare_groups,
     shape,
     substituted,
     table,
+    versions_as_text,
 )
 
 OPTIONS = {
@@ -36,6 +42,10 @@ OPTIONS = {
     "super.users": "User:admin;User:ANONYMOUS",
     "group.initial.rebalance.delay.ms": "0",
 }
+
+
+Answers = tuple[dict[str, dict[str, str]], dict[tuple[str, int], str]]
+"""Scenario -> case -> shape of the response; (scenario, version) -> shape."""
 
 
 class Asker:
@@ -61,8 +71,7 @@ class Asker:
         return response
 
 
-async def answers_of(asked: list[Case]) -> dict[str, dict[str, str]]:
-    """Scenario -> case -> shape of the response."""
+async def answers_of(asked: list[Case]) -> Answers:
     found: dict[str, dict[str, str]] = {}
     async with Cluster(nodes=1, options=OPTIONS) as cluster:
         ask = Asker(cluster, await cluster.connect(1))
@@ -77,21 +86,37 @@ async def answers_of(asked: list[Case]) -> dict[str, dict[str, str]]:
             request = substituted(scenario.request, case.user, ids_of(case, ids))
             response = await ask(scenario.api, scenario.version, request)
             found.setdefault(scenario.title, {})[case.title] = shape(case, response)
+        versions: dict[tuple[str, int], str] = {}
+        for case, version in denied_in_all_versions(asked):
+            if not is_expressible(case, version):
+                continue
+            ask.become(Principal("User", case.user))
+            request = substituted(case.scenario.request, case.user, ids_of(case, ids))
+            try:
+                response = await ask(case.scenario.api, version, request)
+            except ConnectionBroken:
+                versions[case.scenario.title, version] = CLOSED
+                ask = Asker(cluster, await cluster.connect(1))
+            else:
+                versions[case.scenario.title, version] = shape(case, response)
         ask.become(ANONYMOUS)
-    return found
+    return found, versions
 
 
 @pytest.fixture(scope="module")
-def answers() -> dict[str, dict[str, str]]:
+def answers() -> Answers:
     return run(lambda: answers_of(cases()), seed=1)
 
 
 @pytest.mark.parametrize("scenario", ALL, ids=lambda scenario: scenario.title)
-def test_answers_are_those_of_apache_kafka(
-    scenario: Any, answers: dict[str, dict[str, str]]
-) -> None:
+def test_answers_are_those_of_apache_kafka(scenario: Any, answers: Answers) -> None:
     expected = file_of(scenario).read_text(encoding="utf-8")
-    assert as_text(scenario, answers[scenario.title]) == expected
+    assert as_text(scenario, answers[0][scenario.title]) == expected
+
+
+def test_denials_are_those_of_apache_kafka_in_each_version(answers: Answers) -> None:
+    expected = VERSIONS_FILE.read_text(encoding="utf-8")
+    assert versions_as_text(answers[1]) == expected
 
 
 def test_every_api_of_clients_is_in_the_matrix() -> None:

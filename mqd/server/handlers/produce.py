@@ -25,6 +25,7 @@ from mqd.protocol.hot_produce import (
     ProduceTopic,
     decode_produce_at_once,
 )
+from mqd.protocol.slices import all_slices
 from mqd.replica.partition import Partition
 from mqd.server.bugs import raised_in_core
 from mqd.server.connection import Connection
@@ -35,8 +36,8 @@ from mqd.server.large_produce import (
     TOO_MANY_PRODUCERS,
     LargeProduce,
 )
-from mqd.server.pending_produce import Confirmation, PendingProduce, Row
-from mqd.server.produce_append import Appender
+from mqd.server.pending_produce import Confirmation, PendingProduce, Row, Topic
+from mqd.server.produce_append import Appender, denied_topics
 from mqd.server.receive_buffers import Buffer
 from mqd.server.verification import SupportedOperation, Verification, produce_refusal
 
@@ -89,8 +90,14 @@ class Produce:
         transactional_id, acks, timeout_ms, topics = request
         replica = self._replica
         must_check = acks not in (1, -1, 0)
-        if transactional_id is not None and self._node.authorizer.enforces:
-            transactional_id = self._appender.usable_transactional_id(connection, transactional_id)
+        denied: list[Topic] = []
+        if (
+            transactional_id is not None
+            and self._node.authorizer.enforces
+            and not self._appender.may_write_to_transaction(connection, transactional_id)
+        ):
+            transactional_id = None
+            denied = all_slices(denied_topics(view, topics))
         if confirmation is None:
             now, now_ms = connection.owner.now, connection.owner.now_ms
             pending = PendingProduce(self._node, connection, version, correlation_id)
@@ -110,6 +117,8 @@ class Produce:
             now, now_ms, pending = confirmation.now, confirmation.now_ms, confirmation.pending
             must_check = True
         refused = False
+        if denied:
+            pending.topics, topics, refused = denied, [], True
         for name, topic_id, partitions in topics:
             rows: list[Row] = []
             pending.topics.append((name, topic_id, rows))
