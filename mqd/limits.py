@@ -410,6 +410,8 @@ AUTHORIZER_NAME_CHARS_CACHED_MAX = 255
 """Decisions about longer names are not cached."""
 AUDIT_LINES_PER_SECOND = 10
 """Lines of the audit log for one principal in one second. Others are counted."""
+AUDIT_NAME_CHARS_MAX = 256
+"""Characters of a resource's name in the audit log."""
 AUDIT_PRINCIPALS_MAX = 1_000
 """Principals whose lines are counted. Beyond that, all others share one count."""
 

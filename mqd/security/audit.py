@@ -13,7 +13,11 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from mqd.limits import AUDIT_LINES_PER_SECOND, AUDIT_PRINCIPALS_MAX
+from mqd.limits import (
+    AUDIT_LINES_PER_SECOND,
+    AUDIT_NAME_CHARS_MAX,
+    AUDIT_PRINCIPALS_MAX,
+)
 from mqd.security.acls import Operation, ResourceType
 from mqd.security.authorizer import Permissions, Rule, resource_text
 
@@ -59,7 +63,7 @@ class Audit:
             permissions.name,
             permissions.host,
             operation.name,
-            resource_text(resource_type, name),
+            resource_text(resource_type, name[:AUDIT_NAME_CHARS_MAX]),
             api,
             str(rule),
             self._suppressed.pop(principal, 0),

@@ -322,6 +322,10 @@ def test_denied_requests_are_logged_and_counted(caplog: pytest.LogCaptureFixture
     )
     deny(alice, 2.5)
     assert caplog.messages[-1].endswith("suppressed=7")
+    audit.note(
+        alice, Operation.READ, ResourceType.GROUP, "g" * 30_000, DEFAULT_DENY, "JoinGroup", 2.5
+    )
+    assert len(caplog.messages[-1]) < 1000
     for number in range(AUDIT_PRINCIPALS_MAX + 50):
         deny(authorizer.permissions(Principal("User", str(number)), "10.0.0.1"), 3.5)
     assert len(audit._lines) <= AUDIT_PRINCIPALS_MAX + 1
