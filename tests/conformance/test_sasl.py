@@ -25,11 +25,12 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from chaos.node import KafkaNode, Node, free_ports
+from tests.tls_files import write_texts
 
 from .conftest import GROUP_OPTIONS
 
-LISTENERS = ("PLAINTEXT", "SASL", "SHORT")
-"""SHORT ends sessions after REAUTH_MS, and enables PLAIN only."""
+LISTENERS = ("PLAINTEXT", "SASL", "SHORT", "TLS")
+"""TLS is SASL_SSL. SHORT ends sessions after REAUTH_MS, and enables PLAIN only."""
 REAUTH_MS = 2_000
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 USER, PASSWORD = "alice", 'al"ice, s3cret='
@@ -41,6 +42,7 @@ class Secured:
     """A broker with these listeners."""
 
     ports: dict[str, int]
+    files: dict[str, Path]
     node: Node | None
     """None: Apache Kafka."""
 
@@ -60,14 +62,19 @@ class Secured:
         return True
 
 
-def options_of(key_set: Path, ports: dict[str, int], extra: str = "") -> list[str]:
+def options_of(
+    key_set: Path, files: dict[str, Path], ports: dict[str, int], extra: str = ""
+) -> list[str]:
     security = "org.apache.kafka.common.security"
     password = PASSWORD.replace('"', '\\"')
     users = f'user_{USER}="{password}" user_bob="bob-s3cret"'
     lines = [
         "listeners=" + ",".join(f"{name}://127.0.0.1:{ports[name]}" for name in LISTENERS) + extra,
         "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
-        "SASL:SASL_PLAINTEXT,SHORT:SASL_PLAINTEXT",
+        "SASL:SASL_PLAINTEXT,SHORT:SASL_PLAINTEXT,TLS:SASL_SSL",
+        "listener.name.tls.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512",
+        "listener.name.tls.ssl.keystore.type=PEM",
+        f"listener.name.tls.ssl.keystore.location={files['node']}",
         f"listener.name.sasl.sasl.enabled.mechanisms={','.join(MECHANISMS)}",
         "listener.name.short.sasl.enabled.mechanisms=PLAIN",
         f"listener.name.short.connections.max.reauth.ms={REAUTH_MS}",
@@ -80,12 +87,12 @@ def options_of(key_set: Path, ports: dict[str, int], extra: str = "") -> list[st
         "auto.create.topics.enable=true",
         *GROUP_OPTIONS,
     ]
-    for listener in ("sasl", "short"):
+    for listener in ("sasl", "short", "tls"):
         module = f"{security}.plain.PlainLoginModule required {users};"
         lines.append(f"listener.name.{listener}.plain.sasl.jaas.config={module}")
-    for bits in ("256", "512"):
+    for place in ("sasl.scram-sha-256", "sasl.scram-sha-512", "tls.scram-sha-512"):
         module = f"{security}.scram.ScramLoginModule required;"
-        lines.append(f"listener.name.sasl.scram-sha-{bits}.sasl.jaas.config={module}")
+        lines.append(f"listener.name.{place}.sasl.jaas.config={module}")
     return lines
 
 
@@ -99,11 +106,12 @@ def secured(
     key_set = directory / "keys.json"
     row = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(KEY.public_key()))
     key_set.write_text(json.dumps({"keys": [{**row, "kid": "k1", "use": "sig", "alg": "RS256"}]}))
+    files = write_texts(directory)
     first, controller, *others = free_ports(len(LISTENERS) + 1)
     ports = dict(zip(LISTENERS, (first, *others), strict=True))
     if request.config.getoption("--kind") == "kafka":
         home = directory / "kafka"
-        options = options_of(key_set, ports, f",CONTROLLER://127.0.0.1:{controller}")
+        options = options_of(key_set, files, ports, f",CONTROLLER://127.0.0.1:{controller}")
         advertised = options[0].removeprefix("listeners=").split(",C")[0]
         options += [f"advertised.listeners={advertised}", "inter.broker.listener.name=PLAINTEXT"]
         options = [each.replace("\\", "\\\\") for each in options]  # a properties file
@@ -113,16 +121,16 @@ def secured(
         command = [script, "start", "1", str(first), str(home), *options]
         subprocess.run(command, check=True, env=environment)
         try:
-            made = Secured(ports, None)
+            made = Secured(ports, files, None)
             _create_users(made)
             yield made
         finally:
             subprocess.run([script, "stop", str(home)], check=True)
         return
-    node = Node(directory / "mqd", tuple(options_of(key_set, ports)), port=first)
+    node = Node(directory / "mqd", tuple(options_of(key_set, files, ports)), port=first)
     node.start()
     try:
-        made = Secured(ports, node)
+        made = Secured(ports, files, node)
         _create_users(made)
         yield made
     finally:
@@ -245,6 +253,32 @@ def test_aiokafka_logs_in(secured: Secured, new_name: Callable[[], str], mechani
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+def test_stock_clients_log_in_over_tls(
+    secured: Secured, new_name: Callable[[], str], mechanism: str
+) -> None:
+    from confluent_kafka import Producer
+    from kafka import KafkaProducer
+
+    topic, ca = new_name(), str(secured.files["ca"])
+    options = confluent(secured.address("TLS"), mechanism)
+    options |= {"security.protocol": "SASL_SSL", "ssl.ca.location": ca}
+    delivered: list[object] = []
+    producer = Producer(options)
+    producer.produce(topic, b"x", on_delivery=lambda error, _: delivered.append(error))
+    assert producer.flush(20) == 0 and delivered == [None]
+    other = KafkaProducer(
+        bootstrap_servers=secured.address("TLS"),
+        security_protocol="SASL_SSL",
+        ssl_cafile=ca,
+        sasl_mechanism=mechanism,
+        sasl_plain_username=USER,
+        sasl_plain_password=PASSWORD,
+    )
+    assert other.send(topic, b"y").get(20).offset == 1
+    other.close()
+
+
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_mqd_logs_in_and_again(secured: Secured, mechanism: str) -> None:
     from mqd.client import sync
@@ -307,7 +341,7 @@ def test_a_failed_login(secured: Secured, what: str) -> None:
     errors: list[str] = []
     settings = confluent(secured.address(), mechanism, **options)
     settings["error_cb"] = lambda error: errors.append(error.str())
-    client = AdminClient({**settings, "reconnect.backoff.ms": 1000})
+    client = AdminClient({**settings, "reconnect.backoff.ms": 9000})
     with pytest.raises(KafkaException):
         client.list_topics(timeout=1.2)
     client.poll(0)
