@@ -253,6 +253,21 @@ JOIN_PROTOCOLS_MAX = 100
 """Protocols of one member of a classic group. Kafka's clients have five assignors."""
 SUBSCRIBED_NAMES_MAX = 10_000
 """Topic names in the subscription of one member of a consumer group: a tenth of a second."""
+TRANSACTION_PARTITIONS_MAX = 20_000
+"""Partitions of one transaction, 1 us each. Its coordinator writes and reads a record with all of
+them for each request that adds some. A topic counts as five further partitions.
+
+Kafka has no limit but that of the record, 250,000 partitions.
+"""
+GROUP_MIGRATION_ELEMENTS_MAX = 12_000
+"""Topics and partitions in the subscriptions and assignments of all members of a classic group that
+becomes a consumer group, or the reverse (KIP-848): 2 us each. With names of 30 characters, it is
+about as much as the records may take by `message.max.bytes`, a mebibyte.
+"""
+SUBSCRIPTIONS_STEPS_MAX = 50_000
+"""Steps in which a coordinator reads what a classic group subscribes to: 0.15 us each, mostly one
+for each topic name of a member. Members with the same topics take a few steps.
+"""
 GROUP_MEMBER_BYTES = 1 * KIB
 """Fixed cost of a member, of each of its protocols, and of each member id that has not joined yet.
 """

@@ -165,6 +165,7 @@ class CoordinatorService:
             )
             with self._reload_after_bug(context):
                 context.shard.replay_end(producer, committed)
+            self._deadlines.note(context)
             self._results.respond_when_committed(context, ((ticket, {}),))
             await waiting.response()
         finally:

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mqd import limits
 from mqd.errors import ProtocolError
@@ -29,15 +29,19 @@ VERSION_MAX: Final = 3
 _VERSION = struct.Struct(">h")
 _NUMBER = struct.Struct(">i")
 _SIZE = struct.Struct(">h")
+_SIZE_MAX: Final = 2**15 - 1
+TOPICS_AT: Final = _VERSION.size
+"""Position of the topics in a subscription."""
 
 _PARTITIONS = (field("topic", STRING), field("partitions", array(INT32)))
-SUBSCRIPTION = message(
-    field("topics", array(STRING)),
+_FIELDS_AFTER_TOPICS = (
     field("user_data", BYTES, default=None),
     field("owned_partitions", array(*_PARTITIONS), since=1),
     field("generation_id", INT32, since=2, default=-1),
     field("rack_id", STRING, since=3, default=None),
 )
+SUBSCRIPTION = message(field("topics", array(STRING)), *_FIELDS_AFTER_TOPICS)
+_AFTER_TOPICS = message(*_FIELDS_AFTER_TOPICS)
 ASSIGNMENT = message(
     field("assigned_partitions", array(*_PARTITIONS)),
     field("user_data", BYTES, default=None),
@@ -69,12 +73,27 @@ def encode_subscription(subscription: Subscription, version: int = VERSION_MAX) 
     return _encode(SUBSCRIPTION, version, body)
 
 
-def decode_subscription(data: Buffer) -> Subscription:
-    """Decode a subscription. Raises ProtocolError."""
-    read = _decode(SUBSCRIPTION, data)
+@dataclass(slots=True)
+class Elements:
+    """The number of array elements (topics and partitions) that decoders may still read."""
+
+    left: int = limits.REQUEST_ELEMENTS_MAX
+
+
+def decode_subscription(data: Buffer, elements: Elements | None = None) -> Subscription:
+    """Decode a subscription. Raises ProtocolError, also if it has more `elements`."""
+    elements = elements or Elements()
+    data = bytes(data)
+    names, position = read_topics(data, names_max=elements.left)
+    elements.left -= len(names)
+    try:
+        topics = tuple(map(bytes.decode, names))
+    except UnicodeDecodeError as error:
+        raise ProtocolError(f"no topic: {error}") from None
+    read = _decode(_AFTER_TOPICS, data, elements, position)
     user_data = None if read.user_data is None else bytes(read.user_data)
     return Subscription(
-        tuple(read.topics),
+        topics,
         _partitions(read.owned_partitions),
         read.generation_id,
         read.rack_id,
@@ -82,25 +101,40 @@ def decode_subscription(data: Buffer) -> Subscription:
     )
 
 
-def decode_subscribed_topics(data: bytes) -> list[str]:
-    """Only the topics, which come first in every version. Decoded without construct, because there
-    may be many topics. Raises ProtocolError.
+def read_topics(
+    data: bytes, *, names_max: int = limits.REQUEST_ELEMENTS_MAX, size_max: int = _SIZE_MAX
+) -> tuple[list[bytes], int]:
+    """The topics of a subscription, which come first in every version, and the position after
+    them. Read without construct, because there may be many; names above `size_max` bytes are left
+    out. Raises ProtocolError, also above `names_max`.
     """
-    topics = []
+    names: list[bytes] = []
+    number = topics_count(data)
+    if number > names_max:
+        raise ProtocolError(f"{number} topics; at most {names_max} are taken")
+    position, end = TOPICS_AT + _NUMBER.size, len(data)
     try:
-        (number,) = _NUMBER.unpack_from(data, _VERSION.size)
-        if number > limits.REQUEST_ELEMENTS_MAX:
-            raise ProtocolError(f"{number} topics; at most {limits.REQUEST_ELEMENTS_MAX} are taken")
-        position = _VERSION.size + _NUMBER.size
         for _ in range(number):
-            (size,) = _SIZE.unpack_from(data, position)
-            position += _SIZE.size + size
-            if size < 0 or position > len(data):
-                raise ProtocolError(f"a topic of {size} bytes ends at {position} of {len(data)}")
-            topics.append(data[position - size : position].decode())
-    except (struct.error, UnicodeDecodeError) as error:
-        raise ProtocolError(f"no subscription: {error}") from None
-    return topics
+            size = data[position] << 8 | data[position + 1]
+            position += _SIZE.size
+            if size <= size_max:
+                names.append(data[position : position + size])
+            position += size
+            if position > end or size > _SIZE_MAX:
+                raise ProtocolError(f"a topic of {size} bytes ends at {position} of {end}")
+    except IndexError:
+        raise ProtocolError(f"no subscription: it ends at {end} of {position + 2}") from None
+    return names, position
+
+
+def topics_count(data: bytes) -> int:
+    """How many topics a subscription begins with, in constant time. Raises ProtocolError."""
+    if len(data) < TOPICS_AT + _NUMBER.size:
+        raise ProtocolError(f"{len(data)} bytes are too few for a subscription")
+    number: int = _NUMBER.unpack_from(data, TOPICS_AT)[0]
+    if number < 0:
+        raise ProtocolError(f"{number} topics")
+    return number
 
 
 def encode_assignment(
@@ -117,12 +151,23 @@ def encode_assignment(
 
 def decode_assignment(data: Buffer) -> tuple[TopicPartition, ...]:
     """Decode an assignment; empty bytes are an empty assignment. Raises ProtocolError."""
-    return _partitions(_decode(ASSIGNMENT, data).assigned_partitions) if len(data) else ()
+    return decode_whole_assignment(data).partitions
 
 
-def assignment_user_data(data: Buffer) -> bytes:
-    """The user data of a custom assignor in an assignment, or nothing. Raises ProtocolError."""
-    return bytes(_decode(ASSIGNMENT, data).user_data or b"") if len(data) else b""
+class WholeAssignment(NamedTuple):
+    """Of one member."""
+
+    partitions: tuple[TopicPartition, ...] = ()
+    user_data: bytes = b""
+    """Of a custom assignor."""
+
+
+def decode_whole_assignment(data: Buffer, elements: Elements | None = None) -> WholeAssignment:
+    """As `decode_assignment`. Raises ProtocolError also if it has more `elements`."""
+    if not len(data):
+        return WholeAssignment()
+    read = _decode(ASSIGNMENT, data, elements)
+    return WholeAssignment(_partitions(read.assigned_partitions), bytes(read.user_data or b""))
 
 
 def version_of(data: Buffer) -> int:
@@ -152,11 +197,17 @@ def _encode(declared: Message, version: int, body: Mapping[str, Any]) -> bytes:
     return stream.getvalue()
 
 
-def _decode(declared: Message, data: Buffer) -> Any:
+def _decode(
+    declared: Message, data: Buffer, elements: Elements | None = None, position: int = TOPICS_AT
+) -> Any:
+    """The fields of `declared`, which begin at `position`."""
     if len(data) < _VERSION.size:
         raise ProtocolError(f"{len(data)} bytes are too few for a version")
     version = min(_VERSION.unpack_from(data)[0], VERSION_MAX)
     if version < 0:
         raise ProtocolError(f"version {version}")
-    stream = Cursor(data, _VERSION.size, limits.REQUEST_ELEMENTS_MAX)
-    return declared.at(version, flexible=False)._parse(stream, None, "")
+    elements = elements or Elements()
+    stream = Cursor(data, position, elements.left)
+    found = declared.at(version, flexible=False)._parse(stream, None, "")
+    elements.left = stream.elements_left
+    return found

@@ -16,7 +16,7 @@ Encodings: https://kafka.apache.org/protocol#protocol_types, KIP-482 for the com
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -219,6 +219,42 @@ class String(Construct):
             encoded = encoded[: limits.STRING_BYTES_MAX].decode(errors="ignore").encode()
         assert len(encoded) <= limits.STRING_BYTES_MAX, len(encoded)
         stream.write(self.length.pack(len(encoded)) + encoded)
+
+    def parse_several(self, count: int, stream: Cursor) -> list[str | None]:
+        """As `_parse`, so many times. The common case, a short string with a compact length, takes
+        half of the time."""
+        found: list[str | None] = []
+        compact, view, end = self.length is LENGTH_COMPACT, stream.view, stream.end
+        for _ in range(count):
+            start = stream.position + 1
+            if compact and start <= end and 0 < (length := view[start - 1]) < 0x80:
+                stop = start + length - 1
+                if stop <= end:
+                    try:
+                        found.append(str(view[start:stop], "utf-8"))
+                    except UnicodeDecodeError as error:
+                        raise ProtocolError(
+                            f"string at {start} is not UTF-8: {error.reason}"
+                        ) from None
+                    stream.position = stop
+                    stream.value_bytes += length - 1
+                    continue
+            found.append(self._parse(stream, None, ""))
+        return found
+
+    def build_several(self, strings: Iterable[str | None], stream: Any) -> None:
+        """As `_build`, for each of them."""
+        parts = []
+        compact = self.length is LENGTH_COMPACT
+        for one in strings:
+            if compact and one is not None and len(encoded := one.encode()) < 0x7F:
+                parts.append(_ONE_BYTE[len(encoded) + 1])
+                parts.append(encoded)
+            else:
+                stream.write(b"".join(parts))
+                parts.clear()
+                self._build(one, stream, None, "")
+        stream.write(b"".join(parts))
 
 
 class Blob(Construct):

@@ -92,6 +92,8 @@ class Array(Subconstruct):
         return count
 
     def _parse_elements(self, count: int, stream: Cursor, context: Any, path: str) -> list[Any]:
+        if type(self.subcon) is String:
+            return self.subcon.parse_several(count, stream)
         parse = self.subcon._parse
         return [parse(stream, context, path) for _ in range(count)]
 
@@ -104,6 +106,9 @@ class Array(Subconstruct):
         self._build_elements(obj, stream, context, path)
 
     def _build_elements(self, obj: Any, stream: Any, context: Any, path: str) -> None:
+        if type(self.subcon) is String:
+            self.subcon.build_several(obj, stream)
+            return
         build = self.subcon._build
         for element in obj:
             build(element, stream, context, path)

@@ -56,18 +56,19 @@ def with_fields(row: Any, **fields: Any) -> Any:
     return copy
 
 
-async def list_in_portions(request: Any, field: str, call: Call) -> Mapping[str, Any]:
+async def list_in_portions(
+    request: Any, field: str, call: Call, *, portion_rows: int = PORTION_ROWS
+) -> Mapping[str, Any]:
     """The same for a request whose rows are the list `field`, in the request and in the response.
     Raises the exception of `call` for any portion.
     """
     rows = request[field]
-    response = dict(await call(with_fields(request, **{field: rows[:PORTION_ROWS]})))
+    response = dict(await call(with_fields(request, **{field: rows[:portion_rows]})))
     found = list(response[field])
-    for start in range(PORTION_ROWS, len(rows), PORTION_ROWS):
+    for start in range(portion_rows, len(rows), portion_rows):
         await others_first()
-        found += (await call(with_fields(request, **{field: rows[start : start + PORTION_ROWS]})))[
-            field
-        ]
+        portion = with_fields(request, **{field: rows[start : start + portion_rows]})
+        found += (await call(portion))[field]
     return {**response, field: found}
 
 

@@ -148,6 +148,7 @@ def test_pending_offsets_of_transactions_count_and_may_be_retried() -> None:
     assert groups.recounted() == groups.used
     groups.mark(Producer(7, 0), True)
     assert groups.recounted() == groups.used
+    groups.advance(1)  # the offsets of the ended transaction take less memory
     assert groups.commit("g", *range(waiting, waiting + 10), producer=7) == [ErrorCode.NONE] * 10
 
 

@@ -54,6 +54,7 @@ class Registers:
         self.refused: bytes | None = None
         self.breaks: bytes | None = None
         self.breaks_at_marker = False
+        self.due_after_marker: float | None = None
         self.refuses_life = False
 
     def handle(self, ticket: Ticket, op: Any, now: Moment) -> CoordinatorResult:
@@ -96,6 +97,7 @@ class Registers:
     def replay_end(self, producer: Producer, committed: bool) -> None:
         if self.breaks_at_marker:
             raise ValueError("a bug in replay_end")
+        self.deadline = self.due_after_marker
         pending = self.pending.pop(producer, {})
         if committed:
             self.values.update(pending)
@@ -634,7 +636,10 @@ async def test_records_of_a_transaction_count_when_its_marker_commits_them(
         guard.confirmed = True
         await runtime.ask("put-with", producer, b"k", b"1")
         assert await runtime.ask("get", b"k") == {"value": None}
+        runtime.shard.due_after_marker = 0.0  # as a group shard that has more to do
         await runtime.coordinator.write_marker(0, producer, 5, committed)
+        await wait_all_tasks_blocked()
+        assert len(runtime.shard.woken) == 1
         wanted = {"value": b"1" if committed else None}
         assert await runtime.ask("get", b"k") == wanted
         runtime.lead(2)

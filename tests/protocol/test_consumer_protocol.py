@@ -9,10 +9,11 @@ from mqd.limits import REQUEST_ELEMENTS_MAX
 from mqd.protocol.consumer_protocol import (
     Subscription,
     decode_assignment,
-    decode_subscribed_topics,
     decode_subscription,
     encode_assignment,
     encode_subscription,
+    read_topics,
+    topics_count,
 )
 from mqd.types import TopicPartition
 
@@ -29,7 +30,7 @@ def test_subscriptions_as_kafka_writes_them() -> None:
         "00000007"  # generation
         "00027231"  # rack
     )
-    assert decode_subscription(encode_subscription(everything)) == Subscription(
+    assert decode_subscription(memoryview(encode_subscription(everything))) == Subscription(
         ("a", "b"), (A0, A1, B0), 7, "r1", b"\0\0\0\7"
     )
     assert encode_subscription(Subscription(("a",)), 0) == bytes.fromhex(
@@ -73,23 +74,27 @@ def test_damage_is_a_protocol_error(data: bytes) -> None:
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
 def test_topics_are_read_without_the_rest(version: int) -> None:
     data = encode_subscription(Subscription(("b", "a", "c\u00e9"), user_data=b"more"), version)
-    assert decode_subscribed_topics(data) == ["a", "b", "c\u00e9"]
-    assert decode_subscribed_topics(encode_subscription(Subscription(()), version)) == []
     end = data.index(b"more") - 4
+    assert read_topics(data) == ([b"a", b"b", "c\u00e9".encode()], end)
+    assert topics_count(data) == 3
+    assert read_topics(data, size_max=2) == ([b"a", b"b"], end)
+    assert read_topics(encode_subscription(Subscription(()), version)) == ([], 6)
     for size in range(end):
         with pytest.raises(ProtocolError):
-            decode_subscribed_topics(data[:size])
+            read_topics(data[:size])
+    with pytest.raises(ProtocolError):
+        read_topics(data, names_max=2)
     for wrong in (
         b"",
         b"\0\0\0\0\0\1\xff\xff",
-        b"\0\0\0\0\0\1\0\1\xff",
+        b"\0\0\0\0\0\1\0\2a",
         b"\0\0\x7f\xff\xff\xff\0\0",
     ):
         with pytest.raises(ProtocolError):
-            decode_subscribed_topics(wrong)
+            read_topics(wrong)
 
 
 def test_a_subscription_with_too_many_topics_is_refused() -> None:
     data = struct.pack(">hi", 0, REQUEST_ELEMENTS_MAX + 1) + b"\0\0" * (REQUEST_ELEMENTS_MAX + 1)
     with pytest.raises(ProtocolError):
-        decode_subscribed_topics(data)
+        read_topics(data)

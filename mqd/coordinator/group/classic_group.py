@@ -15,19 +15,21 @@ No clock here: classic.py and classic_rebalance.py decide which records are writ
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Literal
 
 from mqd.coordinator.group.classic_member import ClassicGroupMember, Protocols
 from mqd.coordinator.group.classic_members import ClassicGroupMembers
+from mqd.coordinator.group.classic_subscriptions import ClassicSubscriptions
 from mqd.coordinator.group.record_codec import tombstone
 from mqd.coordinator.group.records import GroupMetadata, GroupMetadataKey
+from mqd.coordinator.group.state import Subscribed
 from mqd.coordinator.record_format import RecordFormatError
 from mqd.coordinator.shard import CoordinatorRecord, Ticket
-from mqd.errors import ErrorCode, MqError, ProtocolError
-from mqd.protocol.consumer_protocol import PROTOCOL_TYPE as CONSUMER, decode_subscribed_topics
+from mqd.errors import ErrorCode, MqError
+from mqd.protocol.consumer_protocol import PROTOCOL_TYPE as CONSUMER
 from mqd.types import NO_TIMESTAMP
 
 
@@ -85,8 +87,8 @@ class ClassicGroup:
         self.members = ClassicGroupMembers()
         self.initial_delay: InitialDelay | None = None
         """The delay of the first rebalance of an empty group."""
-        self._subscriptions: list[bytes] | None = None
-        self._topics: frozenset[str] | None = None
+        self._subscriptions: ClassicSubscriptions | None = None
+        """Of the last generation. None if the coordinator cannot know them."""
 
     # -- records
 
@@ -201,24 +203,13 @@ class ClassicGroup:
     # -- subscriptions
 
     def note_subscriptions(self) -> None:
-        """The members' present subscriptions count from now on. They are decoded when needed."""
-        self._topics = None
+        """The members' present subscriptions count from now on."""
+        self.members.replaced_bytes = 0
         self._subscriptions = None
         if self.protocol_type == CONSUMER and (self.protocol is not None or not self.members):
-            self._subscriptions = [one.metadata(self.protocol) for one in self.members.values()]
-
-    def subscribed_topics(self) -> frozenset[str] | None:
-        """Topics of all members; None if the coordinator cannot know them."""
-        if self._topics is None and self._subscriptions is not None:
-            try:
-                self._topics = frozenset(
-                    topic
-                    for data in self._subscriptions
-                    for topic in decode_subscribed_topics(data)
-                )
-            except ProtocolError:  # a client with another meaning of protocol type "consumer"
-                self._subscriptions = None
-        return self._topics
+            self._subscriptions = ClassicSubscriptions(
+                one.metadata(self.protocol) for one in self.members.values()
+            )
 
     # -- state.Group
 
@@ -233,7 +224,9 @@ class ClassicGroup:
 
     @property
     def memory(self) -> int:
-        return self.members.size
+        """Also subscriptions of the last generation that no member has any more."""
+        noted = 0 if self._subscriptions is None else self._subscriptions.bytes
+        return self.members.size + min(self.members.replaced_bytes, noted)
 
     @property
     def assigned_memory(self) -> int:
@@ -274,20 +267,17 @@ class ClassicGroup:
         if not self.is_empty:
             raise MqError(ErrorCode.NON_EMPTY_GROUP)
 
-    def is_subscribed(self, topic: str) -> bool:
-        topics = self.subscribed_topics()
-        return self.protocol_type == CONSUMER if topics is None else topic in topics
+    def subscribed(self, topics: Collection[str]) -> Subscribed:
+        if self._subscriptions is not None:
+            return self._subscriptions.subscribed(topics)
+        return Subscribed(topics if self.protocol_type == CONSUMER else (), 1)
 
     def offsets_expire_from(self, commit_wall_ms: int) -> int | None:
         if self.protocol_type is None:
             return commit_wall_ms
         if self.state is EMPTY:
             return commit_wall_ms if self.since_ms is None else self.since_ms
-        if (
-            self.state is STABLE
-            and self.protocol_type == CONSUMER
-            and self.subscribed_topics() is not None
-        ):
+        if self.state is STABLE and self.protocol_type == CONSUMER:
             return commit_wall_ms
         return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from mqd.coordinator.group.classic_member import ClassicGroupMember, Protocols
+from mqd.coordinator.group.classic_member import ClassicGroupMember, Protocols, protocols_size
 from mqd.coordinator.group.records import GroupMetadata
 from mqd.coordinator.shard import Ticket
 from mqd.errors import ErrorCode, MqError
@@ -31,6 +31,8 @@ class ClassicGroupMembers(Mapping[str, ClassicGroupMember]):
         self.supports: dict[str, int] = {}
         self.size = 0
         """Bytes in memory of members and pending members."""
+        self.replaced_bytes = 0
+        """Of protocols that members had, since the group noted their subscriptions."""
 
     def __getitem__(self, member_id: str) -> ClassicGroupMember:
         return self._by_id[member_id]
@@ -134,6 +136,8 @@ class ClassicGroupMembers(Mapping[str, ClassicGroupMember]):
 
     def _count(self, member: ClassicGroupMember, by: int) -> None:
         self.size += by * member.size
+        if by < 0:
+            self.replaced_bytes += protocols_size(member.protocols)
         self.waiting_to_join += by * (member.join_ticket is not None)
         for name, _ in member.protocols:
             number = self.supports.get(name, 0) + by

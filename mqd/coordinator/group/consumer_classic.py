@@ -26,7 +26,14 @@ from mqd.coordinator.group.part import Draft
 from mqd.coordinator.group.state import State
 from mqd.coordinator.shard import Call, CoordinatorResult, Moment, Ticket
 from mqd.errors import ErrorCode, MqError, ProtocolError
-from mqd.protocol.consumer_protocol import PROTOCOL_TYPE, Subscription, decode_subscription
+from mqd.limits import GROUP_MIGRATION_ELEMENTS_MAX, SUBSCRIBED_NAMES_MAX
+from mqd.protocol.consumer_protocol import (
+    PROTOCOL_TYPE,
+    Elements,
+    Subscription,
+    decode_subscription,
+    topics_count,
+)
 
 _MEMBER_ID_REQUIRED_VERSION: Final = 4
 """From this version of JoinGroup on, a dynamic member joins again with the id that it gets
@@ -291,7 +298,12 @@ def _accepts(group: ConsumerGroup, protocol_type: str, protocols: Iterable[str])
 
 def _decoded(metadata: bytes) -> Subscription:
     try:
-        return decode_subscription(metadata)
+        if topics_count(metadata) > SUBSCRIBED_NAMES_MAX:
+            raise MqError(
+                ErrorCode.INVALID_REQUEST,
+                f"A member subscribes to at most {SUBSCRIBED_NAMES_MAX} topics by their names.",
+            )
+        return decode_subscription(metadata, Elements(GROUP_MIGRATION_ELEMENTS_MAX))
     except ProtocolError:
         raise MqError(
             ErrorCode.UNKNOWN_SERVER_ERROR,

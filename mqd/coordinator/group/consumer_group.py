@@ -13,7 +13,7 @@ has released it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal
 from uuid import UUID
@@ -25,7 +25,7 @@ from mqd.coordinator.group.consumer_member import ConsumerGroupMember, MemberSta
 from mqd.coordinator.group.consumer_subscriptions import GroupSubscriptions
 from mqd.coordinator.group.part import Draft
 from mqd.coordinator.group.record_codec import tombstone
-from mqd.coordinator.group.state import CheckPartition
+from mqd.coordinator.group.state import CheckPartition, Subscribed
 from mqd.coordinator.shard import CoordinatorRecord
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol.consumer_protocol import PROTOCOL_TYPE
@@ -255,8 +255,8 @@ class ConsumerGroup:
         if self.members:
             raise MqError(ErrorCode.NON_EMPTY_GROUP)
 
-    def is_subscribed(self, topic: str) -> bool:
-        return self.subscriptions.includes(topic)
+    def subscribed(self, topics: Collection[str]) -> Subscribed:
+        return Subscribed([one for one in topics if self.subscriptions.includes(one)], 0)
 
     def offsets_expire_from(self, commit_wall_ms: int) -> int | None:
         return commit_wall_ms

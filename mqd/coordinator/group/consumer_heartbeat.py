@@ -23,7 +23,7 @@ from mqd.coordinator.group.consumer_member import (
 from mqd.coordinator.group.consumer_removals import Removals
 from mqd.coordinator.group.consumer_steps import Steps
 from mqd.coordinator.group.consumer_updates import MemberChange
-from mqd.coordinator.group.migration import upgrade
+from mqd.coordinator.group.migration import check_upgrade, upgrade
 from mqd.coordinator.group.part import Draft
 from mqd.coordinator.group.state import State
 from mqd.coordinator.shard import Call, CoordinatorResult, Moment, Ticket
@@ -52,7 +52,7 @@ class Heartbeats:
             draft.respond(ticket, self._leave(request, draft, now))
             return draft.result()
         joining = request.member_epoch == JOINING
-        group = self._group_for(request.group_id, joining, draft, now)
+        group = self._group_for(request, joining, draft, now)
         self._steps.check_room(group, request.member_id)
         member_id = request.member_id or self.state.new_id()
         reported = (
@@ -87,9 +87,10 @@ class Heartbeats:
         draft.respond(ticket, response)
         return draft.result()
 
-    def _group_for(self, group_id: str, joining: bool, draft: Draft, now: Moment) -> ConsumerGroup:
+    def _group_for(self, request: Any, joining: bool, draft: Draft, now: Moment) -> ConsumerGroup:
         """The group of the heartbeat. A joining member may create a group, or upgrade a classic
         group."""
+        group_id = request.group_id
         group = self.state.get(group_id)
         if isinstance(group, ConsumerGroup):
             return group
@@ -113,6 +114,8 @@ class Heartbeats:
                 draft.write(key, value)
                 found.replay(key, value)
             return found
+        check_upgrade(self.state, group)
+        self._steps.check_room(group, request.member_id)
         found = upgrade(self.state, group, draft)
         for member in found.members.values():
             self._steps.timers.expect_heartbeat(found, member, now)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from mqd.coordinator.group import records
 from mqd.coordinator.group.assignment import Assignment, Partitions
+from mqd.coordinator.group.classic_group import ClassicGroup
 from mqd.coordinator.group.consumer_group import ConsumerGroup, remove_member, renamed_copy
 from mqd.coordinator.group.consumer_member import ConsumerGroupMember, MemberState
 from mqd.coordinator.group.consumer_timers import ConsumerTimers
@@ -33,7 +34,7 @@ class Steps:
         self.updates = MemberUpdates(state, self.timers)
         self.targets = TargetAssignments(state, self.timers)
 
-    def check_room(self, group: ConsumerGroup, member_id: str) -> None:
+    def check_room(self, group: ConsumerGroup | ClassicGroup, member_id: str) -> None:
         most = self.state.options.node("group.consumer.max.size")
         if len(group.members) >= most and member_id not in group.members:
             raise MqError(

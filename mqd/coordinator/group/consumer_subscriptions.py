@@ -27,6 +27,8 @@ class GroupSubscriptions:
         self.expressions: dict[str, RegularExpression] = {}
         """The topics that expressions match, as records have them."""
         self._resolved: dict[str, frozenset[str]] = {}
+        self._matched: dict[str, int] = {}
+        """How many expressions match a topic."""
         # Soft state:
         self.checked_version: int | None = None
         """Version of the metadata at which the group's `metadata_hash` was found to be right."""
@@ -39,13 +41,18 @@ class GroupSubscriptions:
         """A search that takes more than one slice of time."""
 
     def replay_expression(self, text: str, value: RegularExpression | None) -> None:
+        for topic in self._resolved.pop(text, ()):
+            self._matched[topic] -= 1
+            if not self._matched[topic]:
+                del self._matched[topic]
         if value is None:
             self.expressions.pop(text, None)
-            self._resolved.pop(text, None)
             self.resolved_at.pop(text, None)
         else:
             self.expressions[text] = value
             self._resolved[text] = frozenset(value.topics)
+            for topic in self._resolved[text]:
+                self._matched[topic] = self._matched.get(topic, 0) + 1
 
     def replay_member(
         self, old: ConsumerGroupMember | None, new: ConsumerGroupMember | None
@@ -88,7 +95,7 @@ class GroupSubscriptions:
         }
 
     def includes(self, topic: str) -> bool:
-        return topic in self.names or any(topic in names for names in self._resolved.values())
+        return topic in self.names or topic in self._matched
 
     @property
     def matched_bytes(self) -> int:
@@ -100,6 +107,9 @@ class GroupSubscriptions:
 
 
 def _count(counter: Counter[str], names: Iterable[str], by: int) -> None:
+    if by == 1:
+        counter.update(names)
+        return
     for name in names:
         number = counter.get(name, 0) + by
         if number:

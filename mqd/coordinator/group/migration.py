@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from uuid import UUID
 
 from mqd.coordinator.group import records
@@ -30,14 +31,18 @@ from mqd.coordinator.group.state import State
 from mqd.coordinator.group.subscriptions import topics_hash
 from mqd.coordinator.shard import Moment, TopicsView
 from mqd.errors import ErrorCode, MqError, ProtocolError
-from mqd.limits import SUBSCRIBED_NAMES_MAX
+from mqd.limits import GROUP_MIGRATION_ELEMENTS_MAX, SUBSCRIBED_NAMES_MAX
 from mqd.protocol import consumer_protocol
+from mqd.protocol.consumer_protocol import Elements, topics_count
 from mqd.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
 BIDIRECTIONAL, UPGRADE, DOWNGRADE, DISABLED = "bidirectional", "upgrade", "downgrade", "disabled"
 """Policies. Any other value counts as the last."""
+_MEMBER_ELEMENTS = 20
+_PROTOCOL_ELEMENTS = 5
+"""The work for a member, and for each of its protocols, in elements."""
 
 
 def policy(state: State) -> str:
@@ -48,34 +53,61 @@ def policy(state: State) -> str:
 # -- upgrade
 
 
-def upgrade(state: State, classic: ClassicGroup, draft: Draft) -> ConsumerGroup:
-    """The classic group as a consumer group. The draft deletes the one and writes the other.
+def _refusal(classic: ClassicGroup, why: str) -> MqError:
+    return MqError(
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        f"Cannot upgrade classic group {classic.group_id} to consumer group because {why}.",
+    )
 
-    Raises MqError GROUP_ID_NOT_FOUND if that is not possible.
+
+def check_upgrade(state: State, classic: ClassicGroup) -> None:
+    """Check what needs no decoding. Raises MqError GROUP_ID_NOT_FOUND.
+
+    The upgrade is one step of the event loop and one batch, so its size is bounded.
     """
-    group_id = classic.group_id
-
-    def refuse(why: str) -> MqError:
-        return MqError(
-            ErrorCode.GROUP_ID_NOT_FOUND,
-            f"Cannot upgrade classic group {group_id} to consumer group because {why}.",
-        )
-
+    refuse = partial(_refusal, classic)
     if policy(state) not in (BIDIRECTIONAL, UPGRADE):
         raise refuse("online upgrade is disabled")
     if classic.protocol_type != consumer_protocol.PROTOCOL_TYPE:
         raise refuse("the group does not use the consumer embedded protocol")
     if len(classic.members) > state.options.node("group.consumer.max.size"):
         raise refuse("the group size exceeds the consumer group maximum size")
+    size, names, size_max = 0, 0, state.options.node("message.max.bytes")
+    for member in classic.members.values():
+        try:
+            names_of_member = topics_count(_metadata(classic, member))
+        except ProtocolError:
+            raise refuse("the embedded consumer protocol is malformed") from None
+        names += names_of_member + _MEMBER_ELEMENTS + _PROTOCOL_ELEMENTS * len(member.protocols)
+        size += sum(len(data) for _, data in member.protocols) + len(member.assignment)
+        if names_of_member > SUBSCRIBED_NAMES_MAX or names > GROUP_MIGRATION_ELEMENTS_MAX:
+            raise refuse(
+                f"a member names more than {SUBSCRIBED_NAMES_MAX} topics, or all members name "
+                f"about {GROUP_MIGRATION_ELEMENTS_MAX} or more"
+            )
+        if size > size_max:
+            raise refuse("the metadata of its members exceeds message.max.bytes")
+
+
+def upgrade(state: State, classic: ClassicGroup, draft: Draft) -> ConsumerGroup:
+    """The classic group, after `check_upgrade`, as a consumer group. The draft deletes the one and
+    writes the other.
+
+    Raises MqError GROUP_ID_NOT_FOUND if that is not possible.
+    """
+    group_id = classic.group_id
+    refuse = partial(_refusal, classic)
+    elements = Elements(GROUP_MIGRATION_ELEMENTS_MAX)
     try:
-        joined = [_consumer_member(classic, member, state) for member in classic.members.values()]
-    except _TooMuchMetadata:
-        raise refuse(
-            "the metadata of a member exceeds message.max.bytes, or names more than "
-            f"{SUBSCRIBED_NAMES_MAX} topics"
-        ) from None
+        joined = [
+            _consumer_member(classic, member, state, elements)
+            for member in classic.members.values()
+        ]
     except ProtocolError:
-        raise refuse("the embedded consumer protocol is malformed") from None
+        raise refuse(
+            "the embedded consumer protocol is malformed, or has more than "
+            f"{GROUP_MIGRATION_ELEMENTS_MAX} topics and partitions"
+        ) from None
     except _CustomAssignor:
         raise refuse(
             "an unsupported custom assignor is in use. Please refer to the documentation or "
@@ -97,35 +129,30 @@ def upgrade(state: State, classic: ClassicGroup, draft: Draft) -> ConsumerGroup:
     return group
 
 
-class _TooMuchMetadata(Exception):
-    """More than one record, or a consumer group, may have."""
-
-
 class _CustomAssignor(Exception):
     """The assignment has user data, which a consumer group would lose."""
 
 
+def _metadata(group: ClassicGroup, member: ClassicGroupMember) -> bytes:
+    """A member that has just joined may lack the selected protocol."""
+    return dict(member.protocols).get(group.protocol or "", member.protocols[0][1])
+
+
 def _consumer_member(
-    group: ClassicGroup, member: ClassicGroupMember, state: State
+    group: ClassicGroup, member: ClassicGroupMember, state: State, elements: Elements
 ) -> tuple[ConsumerGroupMember, consumer_protocol.Subscription]:
     """The member, and its subscription when it joined. Raises ProtocolError for bytes that are not
-    of the embedded protocol."""
+    of the embedded protocol, or that have more `elements`."""
     owned: dict[UUID, dict[int, int]] = {}
     if member.assignment:
-        if consumer_protocol.assignment_user_data(member.assignment):
+        assignment = consumer_protocol.decode_whole_assignment(member.assignment, elements)
+        if assignment.user_data:
             raise _CustomAssignor
-        for topic, partition in consumer_protocol.decode_assignment(member.assignment):
+        for topic, partition in assignment.partitions:
             topic_id = state.topics.topic_id(topic)
             if topic_id is not None:
                 owned.setdefault(topic_id, {})[partition] = group.generation
-    protocols = dict(member.protocols)
-    # a member that has just joined may lack the selected protocol
-    metadata = protocols.get(group.protocol or "", member.protocols[0][1])
-    if len(metadata) > state.options.node("message.max.bytes"):
-        raise _TooMuchMetadata
-    subscription = consumer_protocol.decode_subscription(metadata)
-    if len(subscription.topics) > SUBSCRIBED_NAMES_MAX:
-        raise _TooMuchMetadata
+    subscription = consumer_protocol.decode_subscription(_metadata(group, member), elements)
     found = ConsumerGroupMember(
         member.member_id,
         epoch=group.generation,
@@ -221,7 +248,23 @@ def may_downgrade(
         )
         and policy(state) in (BIDIRECTIONAL, DOWNGRADE)
         and staying <= state.options.node("group.max.size")
+        and _is_small(state, group)
     )
+
+
+def _is_small(state: State, group: ConsumerGroup) -> bool:
+    """Whether one step of the event loop, and one batch, can write it as a classic group. Another
+    group stays a consumer group of classic members. Apache Kafka fails to write the batch."""
+    names = sum(len(member.topic_names) for member in group.members.values())
+    if len(group.owners) + names > GROUP_MIGRATION_ELEMENTS_MAX:
+        return False
+    metadata = sum(
+        len(member.classic.supported_protocols[0].metadata)
+        for member in group.members.values()
+        if member.classic is not None
+    )
+    size_max: int = state.options.node("message.max.bytes")
+    return metadata <= size_max
 
 
 def downgrade(

@@ -32,6 +32,8 @@ _PORTION_BYTES: Final = 256 * 1024
 """Of tombstones."""
 _PORTION_RECORDS: Final = 1_000
 """Tombstones: 5 us each, with their replay."""
+_STEPS_A_ROW: Final = 7
+"""Steps in which a group finds its subscribed topics, for the time of a row."""
 _PORTION_ROWS: Final = 5_000
 """Offsets and groups that one portion checks."""
 
@@ -127,16 +129,21 @@ class OffsetDeletion(Part):
         offsets = self._store.group(group.group_id)
         portion.rows += 1
         has_offsets = False
+        subscribed: frozenset[str] = frozenset()
+        if offsets is not None and offsets.committed:
+            in_use = group.subscribed(offsets.committed)
+            subscribed = frozenset(in_use.topics)
+            portion.rows += in_use.steps // _STEPS_A_ROW
         for topic, partitions in offsets.committed.items() if offsets else ():
-            if group.is_subscribed(topic):
+            if topic in subscribed:
                 has_offsets = True
                 continue
             for partition, stored in partitions.items():
                 portion.rows += 1
                 assert offsets is not None
-                if not _is_expired(
-                    group, stored.commit, wall_ms, retention_ms
-                ) or offsets.is_unstable(topic, partition):
+                if not _is_expired(group, stored.commit, wall_ms, retention_ms) or offsets.waiting(
+                    topic, partition
+                ):
                     has_offsets = True
                 elif not portion.has_room:
                     return False
@@ -200,10 +207,14 @@ class OffsetDeletion(Part):
         found = False
         for partition in dict.fromkeys((*committed, *waiting)):
             portion.rows += 1
-            known = [one.commit for one in waiting.get(partition, {}).values()]
+            known = [
+                one.commit
+                for transaction, one in offsets.waiting(topic, partition).items()
+                if transaction.committed is not False
+            ]
             if partition in committed:
                 known.append(committed[partition].commit)
-            if all(_is_stale(commit, topic_id) for commit in known):
+            if known and all(_is_stale(commit, topic_id) for commit in known):
                 found = True
                 if not portion.has_room:
                     break

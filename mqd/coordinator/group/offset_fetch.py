@@ -8,6 +8,7 @@ from uuid import UUID
 
 from mqd.coordinator.group.offset_store import GroupOffsets, OffsetStore
 from mqd.coordinator.group.part import Handler, Part
+from mqd.coordinator.group.records import OffsetCommit
 from mqd.coordinator.group.state import State
 from mqd.coordinator.shard import Call, CoordinatorResult, Moment, Ticket
 from mqd.errors import ErrorCode
@@ -62,17 +63,17 @@ class OffsetFetches(Part):
         """All partitions with a committed offset. With `require_stable` also those whose first
         offset waits for the end of its transaction: they are UNSTABLE_OFFSET_COMMIT.
         """
-        listed: dict[str, list[int]] = {}
-        for name, partition in offsets.partitions():
-            if require_stable or offsets.get(name, partition) is not None:
-                listed.setdefault(name, []).append(partition)
-        for name, partitions in listed.items():
+        for name in {**offsets.committed, **offsets.pending}:
             topic_id = self.state.topics.topic_id(name) if by_id else ZERO_UUID
-            if topic_id is not None:  # else this version cannot name the topic
-                rows = [
-                    _fetched(offsets, name, partition, topic_id, require_stable)
-                    for partition in partitions
-                ]
+            if topic_id is None:  # this version cannot name the topic
+                continue
+            rows = []
+            for partition, commit, unstable in offsets.listed(name):
+                if unstable and require_stable:
+                    rows.append(_row(partition, ErrorCode.UNSTABLE_OFFSET_COMMIT))
+                elif commit is not None:
+                    rows.append(_of_commit(partition, commit, topic_id))
+            if rows:
                 yield {"name": name, "topic_id": topic_id, "partitions": rows}
 
     def _requested(
@@ -104,9 +105,13 @@ def _fetched(
     if require_stable and offsets.is_unstable(topic, partition):
         return _row(partition, ErrorCode.UNSTABLE_OFFSET_COMMIT)
     commit = offsets.get(topic, partition)
-    if commit is None or (
-        ZERO_UUID not in (commit.topic_id, topic_id) and commit.topic_id != topic_id
-    ):
+    if commit is None:
+        return _row(partition, ErrorCode.NONE)
+    return _of_commit(partition, commit, topic_id)
+
+
+def _of_commit(partition: int, commit: OffsetCommit, topic_id: UUID) -> dict[str, Any]:
+    if commit.topic_id != topic_id and ZERO_UUID not in (commit.topic_id, topic_id):
         return _row(partition, ErrorCode.NONE)
     return {
         "partition_index": partition,

@@ -4,13 +4,19 @@ Only the log changes them. A commit sets an offset, or waits for the marker of i
 tombstone removes the committed offset and the waiting ones. A marker commits the waiting offsets,
 or drops them. The order of the commits in the log counts, not that of the markers. So an offset of
 a transaction does not replace one that was committed after it (I34).
+
+A marker takes effect at once, for any number of offsets. Each waiting offset refers to its
+transaction, which has the outcome from then on. `apply_ended` later moves the offsets of ended
+transactions to the committed ones, or drops them. No query of `GroupOffsets.get` or `is_unstable`
+sees the difference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from mqd.coordinator.account import text_bytes
 from mqd.coordinator.group.records import OffsetCommit, OffsetCommitKey
@@ -20,6 +26,9 @@ OFFSET_BYTES: Final = 320
 WAITING_BYTES: Final = 640
 """Further memory of an offset that waits for a marker: entries of two dictionaries, and one
 dictionary."""
+APPLIED_AT_ONCE: Final = 50
+"""Offsets of an ended transaction that its marker moves itself: about as much work as the marker.
+"""
 TOPIC_BYTES: Final = 512
 """Memory of a topic in each group with offsets of it: two dictionaries, and entries of three."""
 
@@ -30,19 +39,46 @@ class Stored(NamedTuple):
     """Grows with the offset in the log."""
 
 
+@dataclass(eq=False, slots=True)
+class OffsetTransaction:
+    """The offsets of one transaction in this shard."""
+
+    producer_id: int
+    committed: bool | None = None
+    """The outcome; None until its marker."""
+    keys: dict[OffsetCommitKey, None] = field(default_factory=dict)
+    """Of its waiting offsets."""
+
+
+Waiting: TypeAlias = dict[OffsetTransaction, Stored]
+
+
 @dataclass(slots=True)
 class GroupOffsets:
     """Of one group, by topic and partition. No entry is empty."""
 
     committed: dict[str, dict[int, Stored]] = field(default_factory=dict)
-    pending: dict[str, dict[int, dict[int, Stored]]] = field(default_factory=dict)
-    """Of open transactions: by topic, partition and producer id."""
+    pending: dict[str, dict[int, Waiting]] = field(default_factory=dict)
+    """Of transactions that are open, or that `apply_ended` has not reached yet."""
     bytes: int = 0
 
     def get(self, topic: str, partition: int) -> OffsetCommit | None:
         """The committed offset."""
         stored = self.committed.get(topic, _NONE).get(partition)
+        if self.pending:
+            stored = _standing(stored, self.waiting(topic, partition))
         return None if stored is None else stored.commit
+
+    def waiting(self, topic: str, partition: int) -> Mapping[OffsetTransaction, Stored]:
+        """Offsets of transactions that are open, or that `apply_ended` has not reached yet."""
+        return self.pending.get(topic, _NOBODY).get(partition, _NO_TRANSACTION)
+
+    def open_offset(self, topic: str, partition: int, producer_id: int) -> OffsetCommit | None:
+        """The offset in the producer's open transaction."""
+        for transaction, stored in self.waiting(topic, partition).items():
+            if transaction.producer_id == producer_id and transaction.committed is None:
+                return stored.commit
+        return None
 
     def replaced_by(
         self, topic: str, partition: int, producer_id: int | None
@@ -51,15 +87,31 @@ class GroupOffsets:
         the same transaction."""
         if producer_id is None:
             return self.get(topic, partition)
-        stored = self.pending.get(topic, _NOBODY).get(partition, _NONE).get(producer_id)
-        return None if stored is None else stored.commit
+        return self.open_offset(topic, partition, producer_id)
 
     def is_unstable(self, topic: str, partition: int) -> bool:
         """Whether an open transaction may still change it."""
-        return partition in self.pending.get(topic, _NOBODY)
+        waiting = self.waiting(topic, partition)
+        return any(transaction.committed is None for transaction in waiting)
+
+    def listed(self, topic: str) -> Iterator[tuple[int, OffsetCommit | None, bool]]:
+        """All partitions of a topic with committed or waiting offsets, each with the results of
+        `get` and `is_unstable`."""
+        committed, pending = self.committed.get(topic, _NONE), self.pending.get(topic, _NOBODY)
+        for partition, stored in committed.items():
+            if partition not in pending:
+                yield partition, stored.commit, False
+        for partition, waiting in pending.items():
+            standing, unstable = committed.get(partition), False
+            for transaction in waiting:
+                if transaction.committed is None:
+                    unstable = True
+                else:
+                    standing = _standing(standing, waiting)
+            yield partition, None if standing is None else standing.commit, unstable
 
     def partitions(self) -> Iterator[tuple[str, int]]:
-        """All partitions with offsets: first those with a committed offset."""
+        """All partitions with committed or waiting offsets."""
         for topic, partitions in self.committed.items():
             for partition in partitions:
                 yield topic, partition
@@ -69,8 +121,20 @@ class GroupOffsets:
                     yield topic, partition
 
 
+def _standing(
+    committed: Stored | None, waiting: Mapping[OffsetTransaction, Stored]
+) -> Stored | None:
+    """The committed offset, when ended transactions are applied."""
+    for transaction, stored in waiting.items():
+        # Only with the commit, and never over a later offset (I34).
+        if transaction.committed and (committed is None or committed.place < stored.place):
+            committed = stored
+    return committed
+
+
 _NONE: Final[dict[int, Stored]] = {}
-_NOBODY: Final[dict[int, dict[int, Stored]]] = {}
+_NOBODY: Final[dict[int, Waiting]] = {}
+_NO_TRANSACTION: Final[Waiting] = {}
 
 
 def weight(commit: OffsetCommit) -> int:
@@ -90,8 +154,10 @@ class OffsetStore:
         self._groups: dict[str, GroupOffsets] = {}
         self._of_topic: dict[str, dict[str, None]] = {}
         """The groups that have offsets of a topic, also waiting ones."""
-        self._of_producer: dict[int, dict[OffsetCommitKey, None]] = {}
-        """The offsets that wait for this producer's marker."""
+        self._open: dict[int, OffsetTransaction] = {}
+        """By producer id. None is empty."""
+        self._ended: deque[OffsetTransaction] = deque()
+        """Those of which offsets are still in `pending`."""
         self._places = 0
         self.bytes = 0
         """Bytes in memory."""
@@ -142,12 +208,15 @@ class OffsetStore:
         if producer_id is None:
             self._commit(group, key, stored)
         else:
+            transaction = self._open.get(producer_id)
+            if transaction is None:
+                transaction = self._open[producer_id] = OffsetTransaction(producer_id)
             waiting = group.pending.setdefault(key.topic, {}).setdefault(key.partition, {})
-            previous = waiting.get(producer_id)
+            previous = waiting.get(transaction)
             self._grow(group, weight(commit) - (weight(previous.commit) if previous else 0))
             self.bytes += 0 if previous else WAITING_BYTES
-            waiting[producer_id] = stored
-            self._of_producer.setdefault(producer_id, {})[key] = None
+            waiting[transaction] = stored
+            transaction.keys[key] = None
 
     def remove(self, key: OffsetCommitKey) -> None:
         """A tombstone."""
@@ -161,25 +230,47 @@ class OffsetStore:
                 self._grow(group, -weight(stored.commit))
             if not partitions:
                 del group.committed[key.topic]
-        for producer_id in list(group.pending.get(key.topic, _NOBODY).get(key.partition, ())):
-            self._take_waiting(group, key, producer_id)
-            keys = self._of_producer[producer_id]
-            del keys[key]
-            if not keys:
-                del self._of_producer[producer_id]
+        for transaction in list(group.waiting(key.topic, key.partition)):
+            self._take_waiting(group, key, transaction)
+            del transaction.keys[key]
+            if transaction.committed is None and not transaction.keys:
+                del self._open[transaction.producer_id]
         self._tidy(group, key)
 
     def end(self, producer_id: int, committed: bool) -> None:
-        """The marker of a producer's transaction."""
-        for key in self._of_producer.pop(producer_id, ()):
+        """The marker of a producer's transaction. See `apply_ended`."""
+        transaction = self._open.pop(producer_id, None)
+        if transaction is None:
+            return
+        transaction.committed = committed
+        self._ended.append(transaction)
+        if len(transaction.keys) <= APPLIED_AT_ONCE and len(self._ended) == 1:
+            self.apply_ended()
+
+    # -- soft state
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether `apply_ended` has more to do."""
+        return bool(self._ended)
+
+    def apply_ended(self, portion: int = APPLIED_AT_ONCE) -> None:
+        """Move so many offsets of ended transactions to the committed ones, or drop them."""
+        while self._ended and portion > 0:
+            transaction = self._ended[0]
+            if not transaction.keys:
+                self._ended.popleft()
+                continue
+            key, _ = transaction.keys.popitem()
+            portion -= 1
             group = self._groups[key.group]
-            stored = self._take_waiting(group, key, producer_id)
-            # Only with the commit, and never over a later offset (I34).
-            if committed:
-                present = group.committed.get(key.topic, _NONE).get(key.partition)
-                if present is None or present.place < stored.place:
-                    self._commit(group, key, stored)
+            stored = self._take_waiting(group, key, transaction)
+            present = group.committed.get(key.topic, _NONE).get(key.partition)
+            if _standing(present, {transaction: stored}) is stored:
+                self._commit(group, key, stored)
             self._tidy(group, key)
+        if self._ended and not self._ended[0].keys:
+            self._ended.popleft()
 
     def _grow(self, group: GroupOffsets, more: int) -> None:
         group.bytes += more
@@ -191,10 +282,12 @@ class OffsetStore:
         self._grow(group, weight(stored.commit) - (weight(previous.commit) if previous else 0))
         partitions[key.partition] = stored
 
-    def _take_waiting(self, group: GroupOffsets, key: OffsetCommitKey, producer_id: int) -> Stored:
+    def _take_waiting(
+        self, group: GroupOffsets, key: OffsetCommitKey, transaction: OffsetTransaction
+    ) -> Stored:
         partitions = group.pending[key.topic]
         waiting = partitions[key.partition]
-        stored = waiting.pop(producer_id)
+        stored = waiting.pop(transaction)
         self._grow(group, -weight(stored.commit))
         self.bytes -= WAITING_BYTES
         if not waiting:

@@ -22,12 +22,14 @@ from mqd.coordinator.group.offset_store import (
     OffsetStore,
     weight,
 )
-from mqd.coordinator.group.part import Handler, Part, Replay
+from mqd.coordinator.group.part import Expire, Handler, Part, Replay
 from mqd.coordinator.group.record_codec import encode, tombstone
 from mqd.coordinator.group.records import OffsetCommit, OffsetCommitKey
 from mqd.coordinator.group.state import CheckPartition, State
+from mqd.coordinator.group.timers import TimerKey
 from mqd.coordinator.shard import (
     NO_PRODUCER,
+    NOTHING,
     Call,
     CoordinatorRecord,
     CoordinatorResult,
@@ -41,6 +43,13 @@ from mqd.types import NO_TIMESTAMP, ZERO_UUID
 logger = logging.getLogger(__name__)
 
 _TIMESTAMP_MAX: Final = 2**63 - 1
+ENDED: Final = "ended transactions"
+"""Timer without a subject: the next portion of the offsets of ended transactions."""
+_ENDED: TimerKey = (ENDED,)
+_PORTION_OFFSETS: Final = 1_000
+"""1 to 3 us each."""
+_PAUSE_SECONDS: Final = 0.005
+"""Between two portions, for other requests."""
 _NO_SUCH_GROUP_SINCE: Final = 9
 """OffsetCommit from this version on can return GROUP_ID_NOT_FOUND."""
 
@@ -89,6 +98,9 @@ class Offsets(Part):
     def replays(self) -> Mapping[type, Replay]:
         return {OffsetCommitKey: self.replay_offset_commit}
 
+    def timers(self) -> Mapping[str, Expire]:
+        return {_ENDED[0]: self._on_ended}
+
     # -- for the other parts
 
     def has_offsets(self, group_id: str) -> bool:
@@ -109,6 +121,15 @@ class Offsets(Part):
 
     def replay_end(self, producer: Producer, committed: bool) -> None:
         self.store.end(producer.producer_id, committed)
+        if self.store.has_ended and _ENDED not in self.state.timers:
+            self.state.timers.set(_ENDED, 0.0)  # at once
+
+    def _on_ended(self, key: TimerKey, now: Moment) -> CoordinatorResult:
+        """Apply a portion of the offsets of ended transactions."""
+        self.store.apply_ended(_PORTION_OFFSETS)
+        if self.store.has_ended:
+            self.state.timers.set(_ENDED, now.seconds + _PAUSE_SECONDS)
+        return NOTHING
 
     # -- OffsetCommit and TxnOffsetCommit
 
@@ -289,9 +310,10 @@ class Offsets(Part):
         offsets = self.store.group(request.group_id) or GroupOffsets()
         rows = _Rows()
         records = []
+        subscribed = frozenset(group.subscribed({one.name for one in request.topics}).topics)
         for topic, topic_id, row in self._existing(request.topics, rows):
             partition = row.partition_index
-            if group.is_subscribed(topic):
+            if topic in subscribed:
                 rows.add(topic, topic_id, partition, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
                 continue
             rows.add(topic, topic_id, partition, ErrorCode.NONE)

@@ -26,7 +26,7 @@ from mqd.coordinator.group.listing import Listing
 from mqd.coordinator.group.memory import Memory
 from mqd.coordinator.group.offset_deletion import OffsetDeletion
 from mqd.coordinator.group.offset_fetch import OffsetFetches
-from mqd.coordinator.group.offsets import Offsets
+from mqd.coordinator.group.offsets import ENDED, Offsets
 from mqd.coordinator.group.part import Expire, Handler, Part, Replay
 from mqd.coordinator.group.record_codec import decode
 from mqd.coordinator.group.requests import check
@@ -44,6 +44,8 @@ from mqd.coordinator.shard import (
 )
 from mqd.types import GROUPS_TOPIC
 
+_LONG: Final = SLICES | {ENDED}
+"""Timers whose handlers take a portion of long work: one in each call of the shard."""
 _EXPIRIES_MAX = 100
 """Timers that may expire in one `on_deadline`."""
 
@@ -143,7 +145,7 @@ class GroupShard:
             results.append(self._timers[key[0]](key, now))
             if results[-1].records:  # the next timer must see them replayed
                 break
-            if key[0] in SLICES:
+            if key[0] in _LONG:
                 break
         return _joined(results)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Collection, Iterable
+from typing import Final
 
 from mqd.coordinator.shard import Producer
 from mqd.coordinator.txn.transaction import (
@@ -15,7 +17,11 @@ from mqd.coordinator.txn.transaction import (
     invalid_producer_id_mapping,
 )
 from mqd.errors import ErrorCode, MqError
-from mqd.types import TopicPartition
+from mqd.limits import TRANSACTION_PARTITIONS_MAX
+from mqd.types import GROUPS_TOPIC, TopicPartition
+
+_TOPIC_PARTITIONS: Final = 5
+"""The work for a topic in the record of a transaction, in partitions."""
 
 
 def add_partitions(
@@ -28,7 +34,7 @@ def add_partitions(
 ) -> Transaction | None:
     """The transaction with these partitions, begun if none is open; None if it has them already.
 
-    Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS.
+    Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, POLICY_VIOLATION.
     """
     if current is None:
         raise invalid_producer_id_mapping(producer)
@@ -36,14 +42,16 @@ def add_partitions(
         raise concurrent_transactions()
     check_producer(current, producer)
     _check_open(current)
-    wanted = set(partitions)
-    if current.state is ONGOING and wanted.issubset(current.partitions):
+    added = {one for one in partitions if not _has(current, one)}
+    if current.state is ONGOING and not added:
         return None
+    if any(one.topic != GROUPS_TOPIC for one in added):
+        _check_size(current, added)
     return changed_to(
         current,
         ONGOING,
         now_ms,
-        partitions=tuple(sorted(wanted.union(current.partitions))),
+        partitions=tuple(sorted((*current.partitions, *sorted(added)))),
         started_ms=now_ms if current.state in AT_REST else current.started_ms,
         client_version=client_version,
     )
@@ -63,11 +71,32 @@ def verify_partitions(
     if current.state.decided:
         raise concurrent_transactions()
     _check_open(current)
-    held = frozenset(current.partitions)
     return {
-        one: ErrorCode.NONE if one in held else ErrorCode.TRANSACTION_ABORTABLE
+        one: ErrorCode.NONE if _has(current, one) else ErrorCode.TRANSACTION_ABORTABLE
         for one in partitions
     }
+
+
+def _has(current: Transaction, partition: TopicPartition) -> bool:
+    place = bisect_left(current.partitions, partition)
+    return place < len(current.partitions) and current.partitions[place] == partition
+
+
+def _check_size(current: Transaction, added: Collection[TopicPartition]) -> None:
+    """Each change of a transaction writes a record with all of its partitions."""
+    if len(current.partitions) + len(added) <= TRANSACTION_PARTITIONS_MAX // (
+        1 + _TOPIC_PARTITIONS
+    ):
+        return
+    topics = {one.topic for one in (*current.partitions, *added)}
+    partitions = len(current.partitions) + len(added)
+    if partitions + _TOPIC_PARTITIONS * len(topics) > TRANSACTION_PARTITIONS_MAX:
+        raise MqError(
+            ErrorCode.POLICY_VIOLATION,
+            f"A transaction of {partitions} partitions of {len(topics)} topics is too large: at "
+            f"most {TRANSACTION_PARTITIONS_MAX} partitions, of which each topic takes "
+            f"{_TOPIC_PARTITIONS}. Use several transactions.",
+        )
 
 
 def _check_open(current: Transaction) -> None:

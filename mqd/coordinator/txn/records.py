@@ -8,7 +8,8 @@ fields. Version 0, which is written while `transaction.version` is 0, lacks them
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import groupby
+from itertools import groupby, repeat
+from operator import attrgetter
 from typing import Any, Final
 
 from mqd.coordinator.record_format import RecordFormat, RecordFormatError, decode_record
@@ -90,11 +91,10 @@ def decode(record: CoordinatorRecord) -> tuple[str, Transaction | None]:
         state = TransactionState(value.transaction_status)
     except ValueError as error:
         raise RecordFormatError(f"transactional id {transactional_id!r}: {error}") from None
-    partitions = sorted(
-        TopicPartition(topic.topic, partition)
-        for topic in value.transaction_partitions or ()
-        for partition in topic.partition_ids
-    )
+    partitions: list[TopicPartition] = []
+    for topic in value.transaction_partitions or ():
+        partitions.extend(map(TopicPartition, repeat(topic.topic), topic.partition_ids))
+    partitions.sort()
     return transactional_id, Transaction(
         producer_id=value.producer_id,
         producer_epoch=value.producer_epoch,
@@ -113,5 +113,5 @@ def decode(record: CoordinatorRecord) -> tuple[str, Transaction | None]:
 def _by_topic(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:
     return [
         {"topic": topic, "partition_ids": [one.partition for one in group]}
-        for topic, group in groupby(partitions, key=lambda one: one.topic)
+        for topic, group in groupby(partitions, key=attrgetter("topic"))
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import groupby
+from operator import attrgetter
 from typing import Final
 
 from mqd.coordinator.account import TEXT_BYTES, text_bytes
@@ -26,7 +27,7 @@ def weight(transactional_id: str, transaction: Transaction | None) -> int:
         return 0
     topics = sum(
         len(topic) + TEXT_BYTES
-        for topic, _ in groupby(transaction.partitions, key=lambda one: one.topic)
+        for topic, _ in groupby(transaction.partitions, key=attrgetter("topic"))
     )
     return (
         TRANSACTION_BYTES

@@ -38,6 +38,10 @@ NOT_LED = {
 }
 """Errors of the group coordinator, mapped to retriable errors of a partition."""
 
+_OFFSETS_ROWS = 20
+"""A marker for offsets is as much work as so many rows: it runs in a task, in the next pass of the
+event loop."""
+
 Codes = dict[int, dict[tuple[str, int], int]]
 """Producer id -> (topic, partition) -> error code."""
 
@@ -109,8 +113,9 @@ async def write_markers(
                 for index in topic["partition_indexes"]
             ):
                 of_producer[place] = 0
-                taken += 1
-                if not taken % SLICE_ROWS:
+                taken += _OFFSETS_ROWS if place[0] == GROUPS_TOPIC else 1
+                if taken >= SLICE_ROWS:
+                    taken = 0
                     if slices[-1].appends:
                         node.replica.wait_committed(slices[-1])
                         slices.append(CommitTicket(deadline))

@@ -13,7 +13,8 @@ from mqd.coordinator.group.consumer_group import ConsumerGroup
 from mqd.coordinator.group.consumer_member import ConsumerGroupMember
 from mqd.coordinator.group.records import MemberMetadataKey
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import SUBSCRIBED_NAMES_MAX
+from mqd.limits import GROUP_MIGRATION_ELEMENTS_MAX, SUBSCRIBED_NAMES_MAX
+from mqd.protocol import consumer_protocol
 from mqd.protocol.consumer_protocol import Subscription, encode_subscription
 from tests.coordinator.group.consumer_support import GROUP
 from tests.coordinator.group.test_consumer_migration import PROTOCOL, Mixed
@@ -125,11 +126,59 @@ def test_a_member_with_too_many_topics_is_refused() -> None:
 def test_a_group_with_too_much_metadata_is_not_upgraded(topics: tuple[str, ...]) -> None:
     group = Mixed()
     group.join_classic(topics=topics)
-    with pytest.raises(MqError, match="the metadata of a member exceeds") as refused:
+    with pytest.raises(
+        MqError, match=r"exceeds message.max.bytes|more than 10000 topics"
+    ) as refused:
         group.join("m1")
     assert (
         refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND and group.type_of_group() is ClassicGroup
     )
+
+
+@pytest.mark.parametrize("most", [3, 200])
+def test_a_refused_upgrade_decodes_nothing(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Of a full group, and of one whose members name too many topics."""
+
+    def decode(*arguments: object) -> None:
+        raise AssertionError("decoded")
+
+    names = 10 if most == 3 else GROUP_MIGRATION_ELEMENTS_MAX // 3
+    group = Mixed(group_consumer_max_size=most)
+    for _ in range(3):
+        topics = Subscription(tuple(f"{number}" for number in range(names)))
+        request = {
+            "group_id": GROUP,
+            "session_timeout_ms": 10_000,
+            "rebalance_timeout_ms": 20_000,
+            "protocol_type": "consumer",
+            "protocols": protocols(range=encode_subscription(topics)),
+        }
+        group.harness.ask("join_group", 3, request)
+    group.harness.advance(1)
+    monkeypatch.setattr(consumer_protocol, "decode_subscription", decode)
+    with pytest.raises(MqError) as refused:
+        group.join("m1")
+    assert refused.value.code is (
+        ErrorCode.GROUP_MAX_SIZE_REACHED if most == 3 else ErrorCode.GROUP_ID_NOT_FOUND
+    )
+
+
+def test_partitions_of_members_limit_an_upgrade() -> None:
+    group = Mixed()
+    group.join_classic(owned=tuple(range(GROUP_MIGRATION_ELEMENTS_MAX)))
+    with pytest.raises(MqError, match="topics and partitions") as refused:
+        group.join("m1")
+    assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_a_group_with_many_names_stays_a_consumer_group() -> None:
+    """The last member of the consumer protocol leaves."""
+    group = Mixed()
+    group.join("m1")
+    for number in range(2):
+        group.join_classic(topics=tuple(f"{number}-{name}" for name in MANY[1:]))
+    group.leave("m1")
+    assert group.type_of_group() is ConsumerGroup and len(group.state.members) == 2
 
 
 def test_a_classic_member_with_too_much_metadata_is_refused() -> None:

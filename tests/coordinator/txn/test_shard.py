@@ -208,6 +208,21 @@ def test_partitions_accumulate() -> None:
     assert len(txn.log) == written, "no new partition, no record"
 
 
+def test_a_transaction_has_a_bounded_number_of_partitions() -> None:
+    """Topics count, too. Committed offsets may always be added."""
+    txn = Transactions()
+    producer = txn.init()
+    txn.add(producer, *(TopicPartition("a", n) for n in range(19_000)))
+    with refused(ErrorCode.POLICY_VIOLATION):
+        txn.add(producer, *(TopicPartition(f"b{n}", 0) for n in range(170)))
+    txn.add(producer, *(TopicPartition(f"b{n}", 0) for n in range(165)))
+    with refused(ErrorCode.POLICY_VIOLATION):
+        txn.add(producer, *(TopicPartition("a", n) for n in range(20_000)))
+    txn.add(producer, TopicPartition("__consumer_offsets", 3))
+    txn.end(producer)
+    assert len(txn.markers()[0].partitions) == 19_166
+
+
 def test_only_the_current_producer_adds_partitions() -> None:
     txn = Transactions()
     with refused(NO_MAPPING):
