@@ -120,6 +120,8 @@ class SaslConnection:
         self._requests += 1
         if self._requests > SASL_REQUESTS_MAX:
             raise ProtocolError(f"more than {SASL_REQUESTS_MAX} requests before authentication")
+        if session.state is State.FAILED:
+            raise ProtocolError("a request after a failed login")
         if session.expects_token and session.is_bare:
             self._on_token(connection, frame, None, now)
             return

@@ -61,6 +61,7 @@ class ServerStatistics:
     """Of these: took no byte of a response for `connections.max.write.stall.ms`."""
     memory_waits: int
     """The number of times that a connection waited for memory in the middle of a request."""
+    failed_logins: int
     bugs: int
     """Connections that were closed because of an unexpected exception."""
 
@@ -111,6 +112,7 @@ class Server:
             evicted_connections=self.memory.evicted + self._quotas.evicted,
             stalled_connections=self.memory.stalled,
             memory_waits=self.memory.waits,
+            failed_logins=self._node.sasl.failures,
             bugs=self.dispatcher.bugs,
         )
 

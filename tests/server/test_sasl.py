@@ -253,7 +253,7 @@ async def test_the_sentences_and_the_log_do_not_help_an_attacker(
         assert not any(
             "secret" in line or "wrong " in line.partition("reason")[0] for line in lines
         )
-        assert made.node.sasl.failures == 4
+        assert made.server.statistics().failed_logins == 4
 
 
 async def test_a_connection_without_a_login_has_little_time(
