@@ -17,6 +17,7 @@ from mqd.peers import Peers
 from mqd.protocol.request_header import RequestHeader
 from mqd.raft.service import RaftService
 from mqd.replica.service import ReplicaService
+from mqd.server.batch_work import BatchWork
 from mqd.server.forward import Forwarder
 from mqd.server.guards import Guards
 from mqd.types import NodeId
@@ -45,6 +46,10 @@ class Node:
     groups: CoordinatorService
     transactions: CoordinatorService
     guards: Guards = field(default_factory=Guards)
+    batch_work: BatchWork = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.batch_work = BatchWork(self.disk)
 
     @property
     def image(self) -> MetadataImage:
@@ -66,3 +71,5 @@ class Context:
     """On the peer listener: the node that sends the request. None for clients."""
     waits: Callable[[], None] = lambda: None
     """Called by a handler that waits for other clients from now on, and keeps nothing large."""
+    is_wanted: Callable[[], bool] = lambda: True
+    """Whether the client is still connected."""

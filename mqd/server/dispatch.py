@@ -218,6 +218,7 @@ class Dispatcher:
             now,
             connection.peer_node,
             waits,
+            lambda: connection.open,
         )
 
     async def _respond_to_large(

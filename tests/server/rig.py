@@ -50,6 +50,7 @@ from mqd.protocol.record_reader import iterate_records
 from mqd.protocol.schema import Api, decode_response_header, encode_request_header
 from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
+from mqd.server.batch_work import BatchWork
 from mqd.server.context import CLIENT, PEER
 from mqd.server.guards import Guards
 from mqd.server.service import Server
@@ -310,6 +311,7 @@ class Rig:
             image=self.image,
             raft=self.raft,
             guards=Guards(),
+            batch_work=BatchWork(self.disk),
             controller=SimpleNamespace(image=self.image, controller_id=ME),
         )
         self.network = MemoryNetwork()
