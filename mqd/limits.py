@@ -146,6 +146,25 @@ and for lookups by time.
 """
 INSPECTED_MESSAGES = 16
 """The same limit as a multiple of `max.message.bytes`. The larger limit applies."""
+INSPECTED_BYTES_LARGEST = 2 * INSPECTED_BYTES_MAX
+"""The same limit, whatever `max.message.bytes` is: clients can set that option of a topic."""
+LOOKUP_BYTES_MIN = 1 * MIB
+LOOKUP_EXPANSION_MAX = 32
+"""A lookup by time reads a compressed batch up to these bytes, or this multiple of its size; the
+larger limit applies, up to `INSPECTED_BYTES_MAX`. So lookups cost no more than what clients stored.
+"""
+INSPECTED_AT_ONCE_BYTES = 256 * KIB
+"""Decompressed bytes that the event loop reads in one step: about a millisecond. A worker thread
+decompresses larger batches.
+"""
+RECOMPRESSED_BYTES_MAX = 64 * MIB
+"""Batches that were compressed again and wait for their append, of all clients."""
+COMPRESSED_BLOCKS_MAX = 65_536
+"""Blocks in one compressed batch: 30 ms to read their headers. Encoders write blocks of 32 KiB and
+more.
+"""
+GZIP_MEMBERS_MAX = 1_024
+"""Members in one gzip stream, each with a decoder of its own. Encoders write one."""
 INSPECTED_BYTES_PER_RECORD = 256
 """The minimum weight of an inspected record. 65,536 records take about 50 ms."""
 INSPECTED_BYTES_PER_TURN = INSPECTED_BYTES_MAX
@@ -389,6 +408,8 @@ assert METADATA_COMMAND_PLAIN_BYTES < RAFT_COMMAND_BYTES_MAX
 assert CONFIG_RESOURCE_BYTES_MAX <= CONFIG_BYTES_PER_REQUEST_MAX
 assert CONFIG_RESOURCE_BYTES_MAX + 64 * KIB < METADATA_COMMAND_DECOMPRESSED_MAX
 assert BATCH_BYTES_MAX < FETCH_BYTES_MAX <= REQUEST_BYTES_MAX
+assert INSPECTED_AT_ONCE_BYTES < INSPECTED_BYTES_MAX
+assert min(RECOMPRESSED_BYTES_MAX, DECOMPRESSED_BYTES_MAX) >= INSPECTED_BYTES_LARGEST
 assert FETCH_BYTES_MAX + BATCH_BYTES_MAX < RESPONSE_BYTES_MAX
 assert (
     PRODUCER_BATCH_BYTES < BATCH_BYTES_MAX

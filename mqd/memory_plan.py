@@ -2,7 +2,7 @@
 
 Connections and the four kinds of state have five eighths of the memory together, unless options say
 otherwise. The metadata of the cluster are counted too, but their bound has no share: it must be the
-same on all nodes.
+same on all nodes. Batches that the broker decompresses have a fixed bound (server/batch_work.py).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from mqd.limits import MIB
+from mqd.limits import INSPECTED_BYTES_LARGEST, MIB
 
 SHARE_BYTES_MIN: Final = 16 * MIB
 """No share is smaller by default. Five of these fit three quarters of 107 MiB."""
@@ -29,6 +29,7 @@ class MemoryPlan(NamedTuple):
     transactions: int
     producers: int
     metadata: int
+    batches: int = 2 * INSPECTED_BYTES_LARGEST
 
     @classmethod
     def of(cls, options: Mapping[str, object], machine: int) -> MemoryPlan:

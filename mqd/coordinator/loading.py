@@ -10,6 +10,7 @@ from __future__ import annotations
 from mqd.coordinator.record_format import RecordFormatError
 from mqd.coordinator.shard import NO_PRODUCER, CoordinatorRecord, Producer, Shard
 from mqd.errors import MqError
+from mqd.limits import INSPECTED_BYTES_LARGEST
 from mqd.protocol.batch import iterate_batches
 from mqd.protocol.markers import parse_end_marker
 from mqd.protocol.record_reader import iterate_records
@@ -50,7 +51,7 @@ def replay_batches(
                     error.add_note(f"in the replay of the marker at offset {header.base_offset}")
                     raise
             continue
-        records = iterate_records(view, start, header=header)
+        records = iterate_records(view, start, header=header, limit=INSPECTED_BYTES_LARGEST)
         unread = header.records_count
         while True:
             try:

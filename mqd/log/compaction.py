@@ -20,6 +20,8 @@ so a compacted log has gaps. The rules are Apache Kafka's, so both keep the same
 - If the last batch of a producer is a marker, it stays whole. Kafka removes its record. A replica
   that reads its producers from such a log lacks the epoch that fences a zombie.
 - Records without a key are removed. They are from a time when the topic was not compacted.
+- A batch that is too large when decompressed stays whole, and its keys are not in the map. It is
+  from such a time too, or a client lowered `max.message.bytes`. Kafka reads it piece by piece.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from mqd.limits import DECOMPRESSED_BYTES_MAX
+from mqd.errors import ErrorCode, MqError
+from mqd.limits import INSPECTED_BYTES_LARGEST
 from mqd.log.log_config import FOREVER_MS, LogConfig
 from mqd.log.offset_map import OffsetMap
 from mqd.log.partition_log import PartitionLog
@@ -237,9 +240,8 @@ class OffsetMapBuilder:
             self._transactions.is_gone(header, view)
         elif not self._transactions.is_aborted(header) and header.records_count:
             put, base_offset, start_offset = self._keys.put, header.base_offset, self._start_offset
-            for record in placed_records(
-                record_bytes(view, header, DECOMPRESSED_BYTES_MAX), header
-            ):
+            records = _records_of(view, header)
+            for record in placed_records(records, header) if records is not None else ():
                 offset = base_offset + record.offset_delta
                 if (
                     record.key is not None
@@ -262,6 +264,7 @@ class BatchRewriter:
     __slots__ = (
         "_delete_retention_ms",
         "_end_offset",
+        "_has_unread_batches",
         "_keys",
         "_last_batches",
         "_now_ms",
@@ -287,6 +290,8 @@ class BatchRewriter:
         self._delete_retention_ms = delete_retention_ms
         self._now_ms = now_ms
         self.records_seen = self.records_kept = 0
+        self._has_unread_batches = False
+        """Whether a batch stayed unread: it may have records that a later tombstone deletes."""
 
     def rewrite(
         self, header: BatchHeader, view: memoryview, *, keep: bool
@@ -327,7 +332,7 @@ class BatchRewriter:
         return view
 
     def _with_horizon(self, header: BatchHeader, view: memoryview) -> bytearray:
-        records = record_bytes(view, header, DECOMPRESSED_BYTES_MAX)
+        records = record_bytes(view, header, INSPECTED_BYTES_LARGEST)
         return batch_with(
             header,
             records,
@@ -339,8 +344,14 @@ class BatchRewriter:
         if self.transactions.is_aborted(header) or not header.records_count:
             return None
         horizon = delete_horizon(header)
-        tombstones_go = horizon is not None and horizon <= self._now_ms
-        records = record_bytes(view, header, DECOMPRESSED_BYTES_MAX)
+        tombstones_go = (
+            horizon is not None and horizon <= self._now_ms and not self._has_unread_batches
+        )
+        records = _records_of(view, header)
+        if records is None:
+            self._has_unread_batches = True
+            self.records_kept += header.records_count
+            return view
         newest_of, base_offset, end_offset = self._keys.get, header.base_offset, self._end_offset
         kept: list[PlacedRecord] = []
         has_tombstones = False
@@ -363,6 +374,16 @@ class BatchRewriter:
         if len(kept) == header.records_count and new_horizon is None:
             return view
         return batch_with(header, records, kept, new_horizon)
+
+
+def _records_of(view: memoryview, header: BatchHeader) -> bytes | None:
+    """The records of a batch. None: decompressed, they would be too large to read."""
+    try:
+        return record_bytes(view, header, INSPECTED_BYTES_LARGEST)
+    except MqError as error:
+        if error.code is ErrorCode.MESSAGE_TOO_LARGE:
+            return None
+        raise
 
 
 def keys_max(cleanable: Cleanable) -> int:

@@ -1,61 +1,63 @@
 """Decodes records on the broker, within bounds: a small batch may hold millions of records. A core.
 
 Batches are stored without decoding their records, with two exceptions: keys, when a client writes
-to a compacted topic, and lookups by time. Both run on the event loop. So they are bounded by the
-decompressed size and by a minimum weight for each record. The batches of clients are also bounded
-by a sum over one turn of the loop: a batch above it gets a retriable error. A large batch is
-inspected in slices before it is appended (`is_large`, `RecordInspection.inspect`).
+to a compacted topic, and lookups by time. Both are bounded by the decompressed size and by a
+minimum weight for each record. The batches of clients are also bounded by a sum over one turn of
+the loop: a batch above it gets a retriable error. A large batch is decompressed in a worker thread
+(decompression.py), and inspected in slices on the event loop before it is appended (`is_large`,
+`RecordInspection.inspect`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from itertools import islice
 from struct import Struct
 from typing import NamedTuple
 
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import (
+    INSPECTED_AT_ONCE_BYTES,
     INSPECTED_BYTES_MAX,
     INSPECTED_BYTES_PER_RECORD,
     INSPECTED_BYTES_PER_TURN,
-    INSPECTED_MESSAGES,
-    KIB,
+    LOOKUP_BYTES_MIN,
+    LOOKUP_EXPANSION_MAX,
     RECORD_ERRORS_MAX,
 )
-from mqd.protocol import record_scan
-from mqd.protocol.batch import (
-    CODEC_MASK,
-    CODEC_POSITION,
-    HEADER_BYTES,
-    BatchHeader,
-    crc_of,
-    parse_header,
+from mqd.log.decompression import (
+    Decompression,
+    bytes_max,
+    decompressed_bytes,
+    records_in_place,
 )
+from mqd.protocol import record_scan
+from mqd.protocol.batch import HEADER_BYTES, BatchHeader, corrupt, crc_of, parse_header
 from mqd.protocol.compression import Codec
 from mqd.protocol.record_reader import Record, iterate_records, record_bytes
 from mqd.protocol.record_scan import KEYS_AT_ONCE, keyless_records
-from mqd.protocol.slices import WHOLE_SLICE, Slices
+from mqd.protocol.slices import WHOLE_SLICE
 from mqd.types import Offset
 
-_COMPRESSED_AT_ONCE_BYTES = 16 * KIB
 _RECORDS_COUNT = Struct(">i").unpack_from
 _RECORDS_COUNT_POSITION = 57
 
 
-def bytes_max(max_message_bytes: int) -> int:
-    """The maximum decompressed size of an inspected batch of a topic."""
-    return max(INSPECTED_BYTES_MAX, INSPECTED_MESSAGES * max_message_bytes)
-
-
-def is_large(view: memoryview, start: int, stop: int) -> bool:
-    """Whether an inspection of the keys in the batch in [start, stop) takes more than a few
-    milliseconds.
+def is_large(
+    view: memoryview, start: int, stop: int, bytes_at_once: int = INSPECTED_AT_ONCE_BYTES
+) -> bool:
+    """Whether an inspection of the keys in the batch in [start, stop) is too much work for one
+    step of the event loop: more decompressed bytes than this, or very many records.
     """
+    return (
+        has_many_records(view, start, stop) or decompressed_bytes(view, start, stop) > bytes_at_once
+    )
+
+
+def has_many_records(view: memoryview, start: int, stop: int) -> bool:
+    """Whether the batch in [start, stop) has more records than one step inspects."""
     if start < 0 or stop - start < HEADER_BYTES:
         return False
-    if view[start + CODEC_POSITION] & CODEC_MASK and stop - start > _COMPRESSED_AT_ONCE_BYTES:
-        return True
     return bool(_RECORDS_COUNT(view, start + _RECORDS_COUNT_POSITION)[0] > KEYS_AT_ONCE)
 
 
@@ -77,11 +79,14 @@ class RecordInspection:
         self._inspected: dict[int, _Inspected] = {}
         """Results by the identity of the view."""
 
-    def inspect(self, view: memoryview, max_message_bytes: int) -> Slices[None]:
+    def inspect(
+        self, view: memoryview, max_message_bytes: int
+    ) -> Generator[int | Decompression, None, None]:
         """Inspect one batch, in slices. When this view is appended, `refuse_keyless` raises the
         error that was found. The caller calls `forget` at the end.
 
-        Ignores a batch with a wrong shape: the append refuses it before it inspects records.
+        A yielded decompression is for a worker thread. Ignores a batch with a wrong shape: the
+        append refuses it before it inspects records.
         """
         header = parse_header(view)
         if (
@@ -103,12 +108,13 @@ class RecordInspection:
         self._inspected.pop(id(view), None)
 
     @staticmethod
-    def _inspect(view: memoryview, header: BatchHeader, max_message_bytes: int) -> Slices[None]:
+    def _inspect(
+        view: memoryview, header: BatchHeader, max_message_bytes: int
+    ) -> Generator[int | Decompression, None, None]:
         limit = bytes_max(max_message_bytes)
         _check_weight(header, limit)
         yield WHOLE_SLICE
-        records = record_bytes(view, header, limit)
-        yield WHOLE_SLICE
+        records, _ = yield from _records_of(view, header, limit)
         keyless: list[int] = []
         for index in keyless_records(records, header):
             if index < 0:
@@ -126,7 +132,7 @@ class RecordInspection:
 
         INVALID_RECORD (names the first few such records), CORRUPT_MESSAGE, MESSAGE_TOO_LARGE beyond
         the bounds of a batch (Java's producer then splits it), KAFKA_STORAGE_ERROR (retriable)
-        beyond the bound of a turn.
+        beyond the bound of a turn, or for a large batch that was not inspected before.
         """
         inspected = self._inspected.get(id(view))
         if inspected is not None:
@@ -144,9 +150,19 @@ class RecordInspection:
             )
         self._inspected_bytes += weight
         try:
-            records = record_bytes(view, header, limit)
-        except MqError:
-            self._inspected_bytes += limit
+            records = (
+                record_bytes(view, header, INSPECTED_AT_ONCE_BYTES)
+                if header.codec
+                else records_in_place(view, header)
+            )
+        except MqError as error:
+            self._inspected_bytes += INSPECTED_BYTES_MAX
+            if error.code is ErrorCode.MESSAGE_TOO_LARGE:
+                raise MqError(
+                    ErrorCode.KAFKA_STORAGE_ERROR,
+                    "the topic has become a compacted one, or a batch states a wrong size: "
+                    "retry later",
+                ) from None
             raise
         if header.codec:
             self._inspected_bytes += max(0, len(records) - weight)
@@ -177,11 +193,12 @@ class RecordInspection:
             self._now_ms, self._inspected_bytes = now_ms, 0
         if self._inspected_bytes >= INSPECTED_BYTES_PER_TURN or is_large(view, 0, len(view)):
             return []
-        limit = bytes_max(max_message_bytes)
         self._inspected_bytes += max(len(view), header.records_count * INSPECTED_BYTES_PER_RECORD)
         found = []
         try:
-            for index, record in enumerate(iterate_records(view, header=header, limit=limit)):
+            for index, record in enumerate(
+                iterate_records(view, header=header, limit=INSPECTED_AT_ONCE_BYTES)
+            ):
                 if header.codec:
                     self._inspected_bytes += INSPECTED_BYTES_PER_RECORD + len(record.value or b"")
                 if (reason := why(record)) is not None:
@@ -189,9 +206,30 @@ class RecordInspection:
                 if len(found) == RECORD_ERRORS_MAX:
                     break
         except MqError:
-            self._inspected_bytes += limit
+            self._inspected_bytes += INSPECTED_BYTES_MAX
             return []
         return found
+
+
+def _records_of(
+    view: memoryview, header: BatchHeader, limit: int
+) -> Generator[int | Decompression, None, tuple[bytes | memoryview, Decompression | None]]:
+    """The uncompressed records of a batch, and their decompression. A large one is yielded once,
+    for a worker thread. A caller that has no thread resumes at once.
+    """
+    if header.codec == Codec.NONE:
+        return records_in_place(view, header), None
+    if header.codec > Codec.ZSTD:
+        raise corrupt(f"unknown codec {header.codec}")
+    work = Decompression(view, header, limit)
+    if work.is_small:
+        next(work.slices, None)
+    if not work.is_done:
+        yield work
+    for _ in work.slices:  # nothing, after a thread
+        yield WHOLE_SLICE
+    content = work.content()
+    return bytes(content) if len(content) <= INSPECTED_AT_ONCE_BYTES else content, work
 
 
 def _check_weight(header: BatchHeader, limit: int) -> int:
@@ -214,33 +252,36 @@ def _refuse(keyless: list[int]) -> None:
         )
 
 
+def _lookup_bytes_max(size: int) -> int:
+    """The maximum decompressed size of a batch of `size` bytes in which a lookup reads."""
+    return min(max(LOOKUP_BYTES_MIN, LOOKUP_EXPANSION_MAX * size), INSPECTED_BYTES_MAX)
+
+
 def first_record_since(
-    view: memoryview,
+    view: memoryview | None,
     header: BatchHeader,
     timestamp: int,
     start_offset: Offset,
     limit_offset: Offset,
-    max_message_bytes: int,
-) -> Slices[tuple[Offset, int] | None]:
+) -> Generator[int | Decompression, None, tuple[Offset, int] | None]:
     """(offset, timestamp) of the first record in a batch with `timestamp` or later, from
-    `start_offset` on and below `limit_offset`. None: there is none. In slices.
+    `start_offset` on and below `limit_offset`. None: there is none. In slices; a yielded
+    decompression is for a worker thread.
 
     By its header, the batch has such a record. An empty batch, which compaction leaves, has none.
-    If a batch has too many records, is damaged, or has only older records, the result is its first
-    offset and its largest timestamp. A consumer that seeks there misses no record.
+    If a batch is too large (its `view` is None, or it would be when decompressed), has too many
+    records, is damaged, or has only older records, the result is its first offset and its largest
+    timestamp: a consumer that seeks there misses no record.
     """
     if not header.records_count:
         return None
     whole_batch = (max(header.base_offset, start_offset), header.max_timestamp)
     result: tuple[Offset, int] | None = whole_batch
-    limit = bytes_max(max_message_bytes)
-    if not header.is_log_append_time and header.records_count * INSPECTED_BYTES_PER_RECORD <= limit:
+    weight = header.records_count * INSPECTED_BYTES_PER_RECORD
+    if view is not None and not header.is_log_append_time and weight <= INSPECTED_BYTES_MAX:
+        work: Decompression | None = None
         try:
-            if is_large(view, 0, len(view)):
-                yield WHOLE_SLICE
-            records = record_bytes(view, header, limit)
-            if len(records) > _COMPRESSED_AT_ONCE_BYTES:
-                yield WHOLE_SLICE
+            records, work = yield from _records_of(view, header, _lookup_bytes_max(len(view)))
             search = record_scan.first_record_since(records, header, timestamp, start_offset)
             found = None
             while True:
@@ -256,6 +297,8 @@ def first_record_since(
                 result = None  # the record is before the start
         except MqError:
             result = whole_batch
+        if work is not None:
+            work.release()
     if result is None:
         return None
     offset, _timestamp = result

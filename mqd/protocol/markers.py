@@ -14,6 +14,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from mqd.errors import MqError
+from mqd.limits import KIB
 from mqd.protocol.batch import Buffer
 from mqd.protocol.batch_builder import build_batch
 from mqd.protocol.record_reader import iterate_records
@@ -22,6 +23,8 @@ _KEY = Struct(">hh")
 _VALUE = Struct(">hi")
 _ABORT, _COMMIT = 0, 1
 _SEAL = 939
+_BYTES_MAX = 64 * KIB
+"""Decompressed. A marker is not compressed, and has some 20 bytes."""
 
 
 class EndMarker(NamedTuple):
@@ -85,7 +88,7 @@ def is_transaction_seal(view: Buffer, position: int = 0) -> bool:
 def _parse(view: Buffer, position: int) -> tuple[int, int]:
     """Type and coordinator epoch; -1 for a missing value."""
     try:
-        record = next(iter(iterate_records(view, position)), None)
+        record = next(iter(iterate_records(view, position, limit=_BYTES_MAX)), None)
     except MqError:
         return -1, -1
     if record is None or record.key is None or len(record.key) < _KEY.size:

@@ -11,7 +11,7 @@ KEYS_AT_ONCE = 4096
 """Records of `keyless_records` and `first_record_since` between two pauses: 2 ms."""
 
 
-def keyless_records(records: bytes, header: BatchHeader) -> Iterator[int]:
+def keyless_records(records: bytes | memoryview, header: BatchHeader) -> Iterator[int]:
     """The indexes of records without a key, and -1 for a pause after each `KEYS_AT_ONCE` records.
 
     Everything else is skipped. Raises MqError(CORRUPT_MESSAGE) if that is impossible. 0.4 us a
@@ -50,7 +50,7 @@ def keyless_records(records: bytes, header: BatchHeader) -> Iterator[int]:
 
 
 def first_record_since(
-    records: bytes, header: BatchHeader, timestamp: int, start_offset: int
+    records: bytes | memoryview, header: BatchHeader, timestamp: int, start_offset: int
 ) -> Generator[int, None, tuple[int, int] | None]:
     """(offset, timestamp) of the first record from `start_offset` on with `timestamp` or later, by
     its own timestamp. Yields after each `KEYS_AT_ONCE` records, for a pause.

@@ -34,7 +34,7 @@ def first_slice(work: Slices[Message]) -> Message | None:
     return None
 
 
-def all_slices(work: Slices[Message]) -> Message:
+def all_slices(work: Generator[object, None, Message]) -> Message:
     while True:
         try:
             next(work)

@@ -22,6 +22,7 @@ from mqd.security.audit import Audit
 from mqd.security.authorizer import Authorizer
 from mqd.security.client_listeners import ClientListener
 from mqd.security.principal import ANONYMOUS, Principal
+from mqd.server.batch_work import BatchWork
 from mqd.server.client_quotas import NodeQuotas
 from mqd.server.forward import Forwarder
 from mqd.server.guards import Guards
@@ -56,6 +57,10 @@ class Node:
     guards: Guards = field(default_factory=Guards)
     authorizer: Authorizer = field(default_factory=lambda: Authorizer(enforces=False))
     audit: Audit = field(default_factory=Audit)
+    batch_work: BatchWork = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.batch_work = BatchWork(self.disk)
 
     @property
     def image(self) -> MetadataImage:
@@ -94,6 +99,8 @@ class Context:
     mutate: Mutate = _unbounded
     waits: Callable[[], None] = lambda: None
     """Called by a handler that waits for other clients from now on, and keeps nothing large."""
+    is_wanted: Callable[[], bool] = lambda: True
+    """Whether the client is still connected."""
 
     @property
     def listener_name(self) -> str | None:

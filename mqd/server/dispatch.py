@@ -278,6 +278,7 @@ class Dispatcher:
             connection.client_listener,
             partial(self._mutate, connection),
             waits,
+            lambda: connection.open,
         )
 
     def _mutate(self, connection: Connection, mutations: int, *, strict: bool) -> bool:

@@ -2,7 +2,8 @@
 or compress again. A task decodes, appends and encodes them in slices.
 
 Later requests of the connection wait until all of the request is appended. Each slice writes what
-it appends, and has its own ticket. A large batch is inspected before the slice that appends it.
+it appends, and has a ticket of its own. A large batch is inspected before the slice that appends
+it. A worker thread decompresses and compresses it, in the order of batch_work.py.
 """
 
 from __future__ import annotations
@@ -12,10 +13,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import trio
 
 from mqd.errors import ErrorCode, MqError, ProtocolError
-from mqd.limits import DECODED_AT_ONCE_ROWS, KIB, MIB
-from mqd.log.recompression import PRODUCER, is_small, is_wanted, recompressed
-from mqd.log.record_inspection import is_large
+from mqd.limits import (
+    DECODED_AT_ONCE_ROWS,
+    INSPECTED_AT_ONCE_BYTES,
+    KIB,
+    MIB,
+    RECOMPRESSED_BYTES_MAX,
+)
+from mqd.log.decompression import decompressed_bytes
+from mqd.log.log_config import LogConfig
+from mqd.log.recompression import PRODUCER, Recompression, is_small, is_wanted
+from mqd.log.record_inspection import has_many_records, is_large
 from mqd.protocol.batch import (
+    CODEC_MASK,
     CODEC_POSITION,
     HEADER_BYTES,
     PRODUCER_ID_POSITION,
@@ -36,13 +46,19 @@ from mqd.server.context import Node
 from mqd.server.pending_produce import Confirmation, PendingProduce, Row, Topic, TopicBatches
 from mqd.server.produce_append import Appender, denied_topics, producer_of
 from mqd.server.receive_buffers import Buffer
-from mqd.server.slices import finished_in_slices, one_slice
+from mqd.server.slices import finished_in_slices, finished_with_decompression, one_slice
 from mqd.server.verification import SupportedOperation, Verification, produce_refusal
 
 ABORTABLE_FROM_VERSION, ADDS_FROM_VERSION = 11, 12
 _COMPRESSED_AT_ONCE_BYTES = 64 * KIB
 """Requests up to this are compressed again on the event loop if all their batches are small: 1 ms
 with zstd, 3 ms with gzip.
+"""
+_INSPECTED_AT_ONCE_BYTES = 16 * KIB
+"""A batch of this decompressed size is inspected in the slice that appends it."""
+_COMPRESSED_BYTE_WEIGHT = 8
+"""A compressed byte counts as so many decompressed ones: three bytes may be a block, whose header
+takes 0.4 us.
 """
 _SLICE_BYTES = MIB
 _SLICE_ROWS = 100
@@ -125,8 +141,8 @@ class LargeProduce:
         self._verification = verification
         self._spawn = spawn
         self._bug = bug
-        self._examination = trio.Lock()
-        """One large batch is decompressed at a time, for memory."""
+        self._recompressed_bytes = 0
+        """Batches of all clients that were compressed again and are not appended yet."""
 
     def start(
         self,
@@ -200,7 +216,7 @@ class LargeProduce:
         large.deadline = now + (timeout_ms / 1000 if timeout_ms > 0 else 0)
         if large.transactional_id is not None:
             large.producers = await finished_in_slices(_producers(view, topics))
-        for pieces in _slices(topics, pending.topics):
+        for pieces in self._slices(view, topics, pending.topics):
             if not pending.connection.open:
                 return
             await self._append_slice(large, pieces)
@@ -211,39 +227,66 @@ class LargeProduce:
     async def _append_slice(self, large: _Large, pieces: list[_Piece]) -> None:
         inspection = self._node.logs.inspection
         examined = large.examined = {}
-        pool, made_bytes = large.pending.connection.request_pool, 0
+        connection, made_bytes = large.pending.connection, 0
+        pool = connection.request_pool
         try:
             for partition, start, stop in self._to_examine(
                 large.pending.connection, large.view, [piece[:3] for piece in pieces]
             ):
-                async with self._examination:
-                    batch = examined[start] = await self._examined(
-                        partition, large.view[start:stop]
-                    )
+                batch = examined[start] = await self._examined(
+                    connection, partition, large.view[start:stop]
+                )
+                if not connection.open:
+                    return
                 if not isinstance(batch, MqError) and batch.obj is not large.view.obj:
-                    made_bytes += len(batch)
-                    pool.bytes += len(batch)
+                    if not self._may_keep(len(batch), pool.bytes_max):
+                        inspection.forget(batch)
+                        batch = MqError(
+                            ErrorCode.KAFKA_STORAGE_ERROR,
+                            "too many batches to compress again at once: retry later",
+                        )
+                    else:
+                        made_bytes += len(batch)
+                        self._recompressed_bytes += len(batch)
+                        pool.bytes += len(batch)
+                    examined[start] = batch
             await self._append_examined(large, pieces)
         finally:
+            self._recompressed_bytes -= made_bytes
             pool.bytes -= made_bytes
             for batch in examined.values():
                 if not isinstance(batch, MqError):
                     inspection.forget(batch)
             large.examined = {}
 
-    async def _examined(self, partition: Partition, batch: memoryview) -> memoryview | MqError:
+    def _may_keep(self, size: int, pool_bytes_max: int) -> bool:
+        """Whether there is memory for a batch that was compressed again. One always has room."""
+        limit = min(RECOMPRESSED_BYTES_MAX, pool_bytes_max // 2)
+        return not self._recompressed_bytes or self._recompressed_bytes + size <= limit
+
+    async def _examined(
+        self, connection: Connection, partition: Partition, batch: memoryview
+    ) -> memoryview | MqError:
         """The batch to append: with the codec of its topic, and inspected if that is much work. An
-        MqError if it is rejected.
+        MqError if it is rejected, or if the client has closed the connection.
         """
-        config, size = partition.log.config, len(batch)
-        if is_wanted(config, batch, 0, size):
-            try:
-                batch = await self._node.disk.offload(recompressed, batch, config)
-            except MqError as error:
-                return error
-        if "compact" in config.cleanup_policy and is_large(batch, 0, len(batch)):
-            await finished_in_slices(
-                self._node.logs.inspection.inspect(batch, config.max_message_bytes)
+        config, batch_work = partition.log.config, self._node.batch_work
+
+        def is_open() -> bool:
+            return connection.open
+
+        if is_wanted(config, batch, 0, len(batch)):
+            recompression = Recompression(batch, config)
+            async with batch_work.done(recompression, is_open):
+                try:
+                    batch = recompression.batch()
+                except MqError as error:
+                    return error
+        if _must_inspect(config, batch, 0, len(batch)):
+            await finished_with_decompression(
+                self._node.logs.inspection.inspect(batch, config.max_message_bytes),
+                batch_work,
+                is_open,
             )
         return batch
 
@@ -330,6 +373,7 @@ class LargeProduce:
         self, connection: Connection, view: memoryview, topics: Iterable[TopicBatches], size: int
     ) -> bool:
         enforces = self._node.authorizer.enforces
+        inspected_bytes = 0
         for name, topic_id, partitions in topics:  # without a generator: every request comes here
             if enforces and not self._appender.may_write(connection, name, topic_id):
                 continue
@@ -339,8 +383,15 @@ class LargeProduce:
                 if partition is None:
                     continue
                 config = partition.log.config
-                if "compact" in config.cleanup_policy and is_large(view, start, stop):
-                    return True
+                if "compact" in config.cleanup_policy:
+                    if has_many_records(view, start, stop):
+                        return True
+                    if view[start + CODEC_POSITION] & CODEC_MASK:
+                        inspected_bytes += _COMPRESSED_BYTE_WEIGHT * (stop - start)
+                        if inspected_bytes <= INSPECTED_AT_ONCE_BYTES:
+                            inspected_bytes += decompressed_bytes(view, start, stop)
+                        if inspected_bytes > INSPECTED_AT_ONCE_BYTES:
+                            return True
                 if config.compression_type == PRODUCER or not is_wanted(config, view, start, stop):
                     continue
                 if size > _COMPRESSED_AT_ONCE_BYTES or not is_small(config, view, start, stop):
@@ -361,31 +412,43 @@ class LargeProduce:
                 if partition is None:
                     continue
                 config = partition.log.config
-                if is_wanted(config, view, start, stop) or (
-                    "compact" in config.cleanup_policy and is_large(view, start, stop)
-                ):
+                if is_wanted(config, view, start, stop) or _must_inspect(config, view, start, stop):
                     yield partition, start, stop
 
+    def _slices(
+        self, view: memoryview, topics: Sequence[ProduceTopic], response: list[Topic]
+    ) -> Iterator[list[_Piece]]:
+        """The request in slices, by the decompressed size where that counts; `response` gets each
+        topic when its first slice begins.
+        """
+        pieces: list[_Piece] = []
+        count = size = 0
+        for name, topic_id, partitions in topics:
+            held = self._appender.held(name, topic_id)
+            rows: list[Row] = []
+            response.append((name, topic_id, rows))
+            first = 0
+            for position, (index, start, stop) in enumerate(partitions, 1):
+                count += 1
+                size += stop - start
+                partition = held.get(index)
+                if partition is not None and is_wanted(partition.log.config, view, start, stop):
+                    size += decompressed_bytes(view, start, stop)
+                    size += _COMPRESSED_BYTE_WEIGHT * (stop - start)
+                if count >= _SLICE_ROWS or size >= _SLICE_BYTES:
+                    pieces.append((name, topic_id, partitions[first:position], rows))
+                    yield pieces
+                    pieces, first, count, size = [], position, 0, 0
+            if first < len(partitions):
+                pieces.append((name, topic_id, partitions[first:], rows))
+        if pieces:
+            yield pieces
 
-def _slices(topics: Sequence[ProduceTopic], response: list[Topic]) -> Iterator[list[_Piece]]:
-    """The request in slices; `response` gets each topic when its first slice begins."""
-    pieces: list[_Piece] = []
-    count = size = 0
-    for name, topic_id, partitions in topics:
-        rows: list[Row] = []
-        response.append((name, topic_id, rows))
-        first = 0
-        for position, (_, start, stop) in enumerate(partitions, 1):
-            count += 1
-            size += stop - start
-            if count >= _SLICE_ROWS or size >= _SLICE_BYTES:
-                pieces.append((name, topic_id, partitions[first:position], rows))
-                yield pieces
-                pieces, first, count, size = [], position, 0, 0
-        if first < len(partitions):
-            pieces.append((name, topic_id, partitions[first:], rows))
-    if pieces:
-        yield pieces
+
+def _must_inspect(config: LogConfig, view: memoryview, start: int, stop: int) -> bool:
+    return "compact" in config.cleanup_policy and is_large(
+        view, start, stop, _INSPECTED_AT_ONCE_BYTES
+    )
 
 
 def _producers(view: memoryview, topics: Sequence[ProduceTopic]) -> Slices[set[tuple[int, int]]]:

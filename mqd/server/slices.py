@@ -15,7 +15,9 @@ from typing import TypeVar
 
 import trio
 
+from mqd.log.decompression import Decompression
 from mqd.protocol.slices import WHOLE_SLICE
+from mqd.server.batch_work import BatchWork
 
 SLICE_ROWS = WHOLE_SLICE
 """Rows between two checkpoints, and from how many on slices are worth a task: one to three
@@ -137,15 +139,69 @@ async def finished_in_slices(work: Generator[int, None, Result]) -> Result:
         _leave(lock)
 
 
-def first_slice(work: Generator[int, None, Result]) -> tuple[Result] | None:
-    """Run one slice at once. What the work returns, where that was all of it."""
+DecompressingSlices = Generator[int | Decompression, None, Result]
+"""As the generators above, or it yields a decompression for a worker thread."""
+
+
+def first_slice(work: DecompressingSlices[Result]) -> tuple[Result] | Decompression | None:
+    """Run one slice at once. What the work returns, where that was all of it, or the decompression
+    that it waits for.
+    """
     weight = 0
     try:
         while weight < SLICE_ROWS:
-            weight += next(work)
+            step = next(work)
+            if isinstance(step, Decompression):
+                return step
+            weight += step
     except StopIteration as end:
         return (end.value,)
     return None
+
+
+async def finished_with_decompression(
+    work: DecompressingSlices[Result],
+    batch_work: BatchWork,
+    is_wanted: Callable[[], bool],
+    first: Decompression | None = None,
+) -> Result:
+    """As `finished_in_slices`, and decompresses in the worker thread. `first`: the decompression
+    that the work waits for. It ends early when it `is_wanted` no more.
+    """
+    read = first
+    while True:
+        if read is None:
+            finished = await finished_in_slices(_part(work, None))
+        else:
+            wait = between_slices.get()
+            if wait is not None:
+                await wait()
+            async with batch_work.done(read, is_wanted):
+                # others may hold all places, and wait until this batch is read
+                token = between_slices.set(None)
+                try:
+                    finished = await finished_in_slices(_part(work, read))
+                finally:
+                    between_slices.reset(token)
+        if isinstance(finished, tuple):
+            return finished[0]
+        read = finished
+
+
+def _part(
+    work: DecompressingSlices[Result], read: Decompression | None
+) -> Generator[int, None, tuple[Result] | Decompression | None]:
+    """The work until its end, until the next decompression, or until the batch is `read`."""
+    while True:
+        try:
+            step = next(work)
+        except StopIteration as end:
+            return (end.value,)
+        if isinstance(step, Decompression):
+            return step
+        if read is not None and read.is_released:
+            return None
+        yield step
 
 
 async def finished_soon(work: Generator[int, None, Result]) -> Result:
@@ -153,7 +209,7 @@ async def finished_soon(work: Generator[int, None, Result]) -> Result:
     fits into it.
     """
     finished = first_slice(work)
-    if finished is not None:
+    if isinstance(finished, tuple):
         return finished[0]
     await others_first()
     return await finished_in_slices(work)

@@ -6,12 +6,26 @@ Those that fill the coordinator and the metadata come last, because their effect
 from __future__ import annotations
 
 from tests.hostile.attack import Attack
-from tests.hostile.costly import KnownSessions, ManyBatches, OnePartition, UnknownSessions
+from tests.hostile.costly import (
+    KnownSessions,
+    Lookups,
+    ManyBatches,
+    OnePartition,
+    Recompressions,
+    UnknownSessions,
+)
 from tests.hostile.floods import GroupConfigs, Groups, ManyProtocols, Topics, WaitingMembers
 from tests.hostile.held import Connections, HalfFrames, SlowReaders, SmallHalfFrames, Strangers
 from tests.hostile.malformed import Malformed
 
-_COSTLY = (UnknownSessions, KnownSessions, OnePartition, ManyBatches)
+_COSTLY = (
+    UnknownSessions,
+    KnownSessions,
+    OnePartition,
+    ManyBatches,
+    Lookups,
+    Recompressions,
+)
 _HELD = (Connections, HalfFrames, SmallHalfFrames, SlowReaders, Strangers)
 _FLOODS = (ManyProtocols, WaitingMembers, Groups, GroupConfigs, Topics)
 

@@ -26,11 +26,16 @@ from mqd.limits import MIB
 from mqd.peers import Peers, parse_peers
 from tests.hostile.attack import KNOWN_TOPIC
 from tests.hostile.attacks import ATTACKS
+from tests.hostile.costly import Recompressions
 from tests.hostile.good_client import EVERY_SECONDS, TOPIC
 from tests.hostile.trial import attacking
 from tests.nodes import ask, batch, connected, create_topic, node, produce
 
 REQUESTS = 40
+COMPRESSIONS = 10
+COMPRESSED_BYTES = 30_000
+ATTACKED_SECONDS = 0.5
+"""Until the topic of the attackers exists, and their batches wait."""
 BOUNDS = {1: 0.05, 50: 0.25}
 ELAPSED_SECONDS_MAX = 1.0
 RESIDENT_BYTES_MAX = 384 * MIB
@@ -103,6 +108,32 @@ async def test_a_good_client_waits_no_longer_than_the_bounds(
     assert not failures
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("frozen")
+async def test_a_small_batch_is_compressed_before_large_ones(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A good client whose batches the node compresses again waits for few slices of the attackers'
+    batches. In CPU time of the process, with its threads.
+    """
+    caplog.set_level(logging.CRITICAL)
+    records = batch(os.urandom(COMPRESSED_BYTES))
+    waits = []
+    async with (
+        node(tmp_path, peers=with_a_secret(), options=OPTIONS) as running,
+        connected(running) as client,
+    ):
+        await prepare(client, 1, "gzip")
+        async with attacking(running.port, Recompressions.name, 50, 1):
+            await trio.sleep(ATTACKED_SECONDS)
+            for _ in range(COMPRESSIONS):
+                began = time.process_time()
+                assert (await produce(client, TOPIC, records)).error_code == 0
+                waits.append(time.process_time() - began)
+    print(f"a batch of {COMPRESSED_BYTES} bytes to compress: {1000 * max(waits):.0f} ms")
+    assert max(waits) < BOUNDS[50]
+
+
 def with_a_secret() -> Peers:
     """Of one node."""
     port, peer_port = free_ports(2)
@@ -111,11 +142,11 @@ def with_a_secret() -> Peers:
     return parse_peers(text, Path("peers.toml"))
 
 
-async def prepare(client: PeerConnection, known: int) -> None:
+async def prepare(client: PeerConnection, known: int, codec: str = "producer") -> None:
     """Wait until the good client's topic and the attacked one have leaders, and groups have a
     coordinator.
     """
-    await create_topic(client, TOPIC)
+    await create_topic(client, TOPIC, compression_type=codec)
     await create_topic(client, KNOWN_TOPIC, known)
     rows = [{"partition_index": known - 1, "timestamp": -1}]
     with trio.fail_after(30):

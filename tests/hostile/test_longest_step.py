@@ -43,7 +43,7 @@ from mqd.raft.service import RaftService
 from mqd.server.handlers.list_offsets import MAX_TIMESTAMP
 from mqd.types import NodeId
 from tests.hostile.steps import Steps
-from tests.log.support import NOW, batch
+from tests.log.support import NOW, batch, wait_until
 from tests.server.rig import ME, OTHER, Client, rig, run_until_idle
 from tests.server.test_follower_fetch import Follower, replicated
 
@@ -161,6 +161,19 @@ async def test_a_metadata_snapshot_of_the_leader(tmp_path: Path) -> None:
 # -- batches whose records the broker reads
 
 
+async def the_response(client: Client) -> Any:
+    """The response to one request, after the work of a thread."""
+    found: list[Any] = []
+
+    def has_come() -> bool:
+        found.extend(client.responses())
+        return bool(found)
+
+    await wait_until(has_come)
+    (response,) = found
+    return response
+
+
 async def test_a_large_batch_for_a_compacted_topic(tmp_path: Path) -> None:
     """The maximum number of records: 30 bytes each, compressed."""
     records = build_batch(
@@ -177,9 +190,8 @@ async def test_a_large_batch_for_a_compacted_topic(tmp_path: Path) -> None:
         for _ in range(TRIES):
             steps.begin()
             client.post("produce", 9, node.produce_body("t", records))
-            await run_until_idle()
+            response = await the_response(client)
             tried.append(steps.longest)
-            (response,) = client.responses()
             assert response.responses[0].partition_responses[0].error_code == 0
         trio.lowlevel.remove_instrument(steps)
     print(f"batch for a compacted topic, {len(records)} bytes: {1000 * min(tried):.1f} ms")
@@ -260,9 +272,8 @@ async def longest_lookup(client: Client, timestamp: int, offset: int) -> float:
             8,
             {"replica_id": -1, "isolation_level": 1, "topics": [{"name": "t", "partitions": rows}]},
         )
-        await run_until_idle()
+        response = await the_response(client)
         tried.append(steps.longest)
-        (response,) = client.responses()
         (row,) = response.topics[0].partitions
         assert (row.error_code, row.offset) == (0, offset), row
     trio.lowlevel.remove_instrument(steps)

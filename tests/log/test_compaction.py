@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from mqd.limits import INSPECTED_BYTES_LARGEST
 from mqd.log.compaction import BatchRewriter, CleanedTransactions, OffsetMapBuilder, group_segments
 from mqd.log.disk.producer_snapshots import replay_batch
 from mqd.log.log_config import LogConfig
@@ -223,6 +224,21 @@ def test_a_tombstone_gets_its_horizon_and_is_removed_after_it() -> None:
         again = Cleaning(*once.left, now_ms=now_ms, from_offset=4)
         assert [record.offset for record in again.records] == offsets
         assert delete_horizon(again.headers[-1]) == NOW + DAY_MS, "it is set once"
+
+
+def test_a_batch_that_expands_too_much_stays_whole() -> None:
+    """And no tombstone after it is removed: the batch may have an older record of its key."""
+    size = INSPECTED_BYTES_LARGEST
+    data = [
+        batch_of((0, b"c", b"1"), (1, b"b", b"1")),
+        batch_of((2, b"a", bytes(size)), base=2, codec=Codec.ZSTD),
+        batch_of((3, b"b", b"2"), (4, b"a", None), base=3),
+    ]
+    once = Cleaning(*data)
+    assert once.left[1] == data[1]
+    again = Cleaning(*once.left, now_ms=NOW + DAY_MS, from_offset=5)
+    assert again.left[1] == data[1]
+    assert [record.offset for record in again.records] == [0, 2, 3, 4]
 
 
 def test_an_abort_marker_is_removed_after_its_records() -> None:

@@ -191,7 +191,7 @@ def test_records_with_refused_timestamps_are_named(codec: Codec) -> None:
 
 def test_refused_timestamps_are_not_searched_in_expensive_batches() -> None:
     log = new_log()
-    noise = b"".join(hashlib.sha256(b"%d" % i).digest() for i in range(1000))
+    noise = b"".join(hashlib.sha256(b"%d" % i).digest() for i in range(10_000))
     large = build_batch([Record(0, NOW + 3_600_001, None, noise)], codec=Codec.GZIP)
     small = build_batch([Record(0, NOW + 3_600_001, None, b"v")], codec=Codec.GZIP)
     damaged = memoryview(bytearray(small))

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from mqd.errors import ErrorCode, MqError
+from mqd.log.decompression import bytes_max
 from mqd.log.log_config import LogConfig
-from mqd.log.recompression import is_small, is_wanted, recompressed
-from mqd.log.record_inspection import bytes_max
+from mqd.log.recompression import Recompression, is_small, is_wanted, recompressed
 from mqd.protocol.batch import ATTRIBUTES_POSITION, parse_header, validate, write_crc
 from mqd.protocol.batch_builder import build_batch
 from mqd.protocol.compression import Codec
@@ -65,15 +65,36 @@ def test_levels() -> None:
         assert sizes[0] > sizes[2], name
 
 
+def test_the_highest_levels_of_zstd_are_no_slower_than_the_ninth() -> None:
+    def stored(level: int) -> memoryview:
+        return recompressed(
+            sent(), LogConfig(compression_type="zstd", compression_zstd_level=level)
+        )
+
+    assert stored(22) == stored(9) != stored(1)
+
+
+@pytest.mark.parametrize("wanted", [codec for codec in TYPES if codec != "uncompressed"])
+def test_a_large_batch_is_recompressed_in_slices(wanted: str) -> None:
+    """One stream, whatever the number of slices."""
+    value = b"".join(b"%d" % number for number in range(500_000))
+    records = [Record(0, NOW, b"k", value)]
+    source = Codec.GZIP if wanted != "gzip" else Codec.ZSTD
+    view = memoryview(build_batch(records, codec=source))
+    config = LogConfig(compression_type=wanted, max_message_bytes=8 << 20)
+    work = Recompression(view, config)
+    assert len(list(work.slices)) > 2
+    batch = work.batch()
+    assert validate(batch).codec == TYPES[wanted]
+    assert list(iterate_records(batch)) == records
+
+
 def test_small_batches_are_recompressed_inline() -> None:
     config = LogConfig(compression_type="zstd")
     view = sent()
     assert is_small(config, view, 0, len(view))
     packed = sent(Codec.GZIP)
     assert not is_small(config, packed, 0, len(packed)), "it may become large"
-    assert not is_small(
-        LogConfig(compression_type="zstd", compression_zstd_level=22), view, 0, len(view)
-    ), "it is slow"
     large = memoryview(build_batch([Record(0, NOW, None, bytes(17_000))]))
     assert not is_small(config, large, 0, len(large))
 

@@ -4,18 +4,21 @@ large inside, or have false headers.
 
 from __future__ import annotations
 
+import os
 from struct import pack_into
+from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from mqd import limits
 from mqd.errors import ErrorCode, MqError
-from mqd.log import record_inspection as module
+from mqd.log import decompression, record_inspection as module
+from mqd.log.decompression import Decompression, bytes_max
 from mqd.log.record_inspection import RecordInspection
-from mqd.protocol.batch import HEADER, parse_header, write_crc
+from mqd.protocol.batch import HEADER, HEADER_BYTES, parse_header, write_crc
 from mqd.protocol.batch_builder import build_batch
-from mqd.protocol.compression import Codec, compress
+from mqd.protocol.compression import Codec, compress, decompress
 from mqd.protocol.record_reader import Record, iterate_records, record_bytes
 from mqd.protocol.record_scan import first_record_since, keyless_records
 from mqd.protocol.slices import all_slices
@@ -32,10 +35,11 @@ def forged(
     count: int,
     *,
     codec: Codec = Codec.NONE,
+    attributes: int | None = None,
     base_timestamp: int = NOW,
     max_timestamp: int = NOW,
 ) -> memoryview:
-    """A batch with any header, and a valid CRC."""
+    """A batch with any header and a valid CRC. `attributes`: of records that are compressed."""
     body = bytes(compress(codec, records))
     data = bytearray(
         HEADER.pack(
@@ -44,7 +48,7 @@ def forged(
             0,
             2,
             0,
-            int(codec),
+            int(codec) if attributes is None else attributes,
             count - 1,
             base_timestamp,
             max_timestamp,
@@ -70,9 +74,14 @@ def refusal(
 def since(
     view: memoryview, timestamp: int, start: int = 0, limit: int = 1 << 40
 ) -> tuple[int, int] | None:
-    return all_slices(
-        module.first_record_since(view, parse_header(view), timestamp, start, limit, LIMIT)
-    )
+    return all_slices(module.first_record_since(view, parse_header(view), timestamp, start, limit))
+
+
+def inspected(view: memoryview, max_message_bytes: int = LIMIT) -> None:
+    """Inspect in slices, then as an append does. MqError."""
+    looking = RecordInspection()
+    all_slices(looking.inspect(view, max_message_bytes))
+    looking.refuse_keyless(view, parse_header(view), max_message_bytes, NOW)
 
 
 # -- keys
@@ -107,9 +116,12 @@ def test_one_large_record_is_not_decompressed_beyond_the_bound() -> None:
             [(b"k", bytes(limits.INSPECTED_BYTES_MAX + 1000))], codec=Codec.ZSTD, timestamp=NOW
         )
     )
-    assert refusal(data).code is ErrorCode.MESSAGE_TOO_LARGE
-    # a topic of larger messages has a larger bound
-    RecordInspection().refuse_keyless(data, parse_header(data), 2 * LIMIT, NOW)
+    assert refusal(data).code is ErrorCode.KAFKA_STORAGE_ERROR, "it was not inspected before"
+    with pytest.raises(MqError) as caught:
+        inspected(data)
+    assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
+    inspected(data, 2 * LIMIT)  # a topic of larger messages has a larger bound
+    assert bytes_max(100 * limits.MIB) == limits.INSPECTED_BYTES_LARGEST
 
 
 @pytest.mark.parametrize(
@@ -183,11 +195,12 @@ def test_a_turn_is_bounded_and_the_next_one_continues() -> None:
     looking = RecordInspection()
     view = memoryview(
         build_batch(
-            [(b"k", bytes(limits.INSPECTED_BYTES_MAX - 1000))], codec=Codec.ZSTD, timestamp=NOW
+            [(b"k", bytes(limits.INSPECTED_AT_ONCE_BYTES - 100))], codec=Codec.ZSTD, timestamp=NOW
         )
     )
-    many = memoryview(build_batch([(b"k", b"")] * 4, timestamp=NOW))
-    for one in (view, many, *[many] * 3):
+    many = memoryview(build_batch([(b"k", b"")] * 400, timestamp=NOW))
+    views = limits.INSPECTED_BYTES_PER_TURN // limits.INSPECTED_AT_ONCE_BYTES
+    for one in (*[view] * views, many, many):
         try:
             looking.refuse_keyless(one, parse_header(one), LIMIT, NOW)
         except MqError as error:
@@ -249,6 +262,53 @@ def test_a_lookup_returns_the_first_record_within_the_offsets() -> None:
 def test_records_over_the_limit_are_not_inspected(view: memoryview) -> None:
     assert since(view, NOW) == (0, NOW)
     assert since(view, NOW, limit=0) is None
+
+
+def bomb(codec: Codec, size: int, *, members: int = 1) -> memoryview:
+    """One record of `size` bytes or more, in a small batch."""
+    value = bytes(size)
+    body = bytes(build_batch([(b"k", value)], timestamp=NOW))[HEADER_BYTES:]
+    if members == 1:
+        return forged(body, 1, codec=codec)
+    cut = len(body) // members
+    parts = [body[start : start + cut] for start in range(0, len(body), cut)]
+    return forged(b"".join(bytes(compress(codec, part)) for part in parts), 1, attributes=codec)
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
+def test_a_lookup_does_not_decompress_a_bomb(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever max.message.bytes its topic has."""
+    made = []
+    real = decompress
+
+    def counted(*arguments: Any) -> memoryview:
+        content = real(*arguments)
+        made.append(len(content))
+        return content
+
+    monkeypatch.setattr(decompression, "decompress", counted)
+    view = bomb(codec, 3 * limits.INSPECTED_BYTES_MAX)
+    assert since(view, NOW) == (0, NOW)
+    assert not made
+
+
+def test_a_lookup_decompresses_once_and_in_a_thread() -> None:
+    records = [(b"k", os.urandom(40_000))] * 10
+    view = memoryview(build_batch(records, codec=Codec.GZIP, timestamp=NOW))
+    work = module.first_record_since(view, parse_header(view), NOW, 0, 1 << 40)
+    steps = [step for step in work if isinstance(step, Decompression)]
+    assert len(steps) == 1 and steps[0].is_done
+    assert limits.INSPECTED_AT_ONCE_BYTES < steps[0].size < 500_000
+
+
+def test_a_gzip_stream_that_states_a_wrong_size_needs_the_whole_limit() -> None:
+    size = 2 * limits.MIB
+    view = bomb(Codec.GZIP, size, members=100)
+    work = Decompression(view, parse_header(view), 8 * limits.MIB)
+    assert work.size < 50_000
+    next(work.slices)
+    assert work.size == 8 * limits.MIB and not work.is_done
+    assert list(work.slices) == [] and len(work.content()) > size
 
 
 def test_a_stamped_batch_and_an_empty_one_need_no_inspection() -> None:

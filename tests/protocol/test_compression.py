@@ -15,7 +15,7 @@ from hypothesis import given, settings, strategies as st
 
 from mqd import limits
 from mqd.errors import ErrorCode, MqError
-from mqd.protocol.compression import Codec, compress, decompress
+from mqd.protocol.compression import Codec, compress, compress_in_slices, decompress, stated_bytes
 
 CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 MIB = limits.MIB
@@ -119,6 +119,58 @@ def test_one_wrong_byte_is_an_mq_error_or_bounded_output(
         assert len(decompress(codec, stream, MIB)) <= MIB
     except MqError as error:
         assert error.code in (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE)
+
+
+# -- sizes before the decompression, and slices
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("size", [0, 10, 100_000, 3_000_000])
+def test_streams_state_their_size(codec: Codec, size: int) -> None:
+    stream = compress(codec, (b"some text " * (size // 10)))
+    stated = stated_bytes(codec, stream, 16 * MIB)
+    assert size <= stated <= size + 128 * limits.KIB
+    assert stated_bytes(codec, stream, 50_000) == min(stated, 50_000)
+    assert stated_bytes(codec, b"", 16 * MIB) == 0
+    if codec is not Codec.GZIP:
+        assert stated_bytes(codec, bytes(stream)[:-5] + b"junk" * 3, 16 * MIB) >= size
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("size", [1000, 5 * MIB + 7])
+def test_slices_make_one_stream(codec: Codec, size: int) -> None:
+    data = (b"some text " * (size // 10 + 1))[:size]
+    work = compress_in_slices(codec, data)
+    slices = 0
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            stream = end.value
+            break
+        slices += 1
+    assert decompress(codec, stream) == data
+    assert (slices > 4) == (size > MIB and codec is not Codec.NONE)
+
+
+def test_streams_of_very_many_blocks_are_damaged() -> None:
+    count = limits.COMPRESSED_BLOCKS_MAX + 1
+    empty_block = struct.pack("<I", 0)[:3]
+    zstd = struct.pack("<IBB", 0xFD2FB528, 0, 0x38) + empty_block * count
+    snappy = bytes(compress(Codec.SNAPPY, b"a"))
+    lz4 = bytes(compress(Codec.LZ4, b"a"))
+    gzips = gzip.compress(b"a") * (limits.GZIP_MEMBERS_MAX + 1)
+    streams = {
+        Codec.ZSTD: zstd + b"\1\0\0",
+        Codec.SNAPPY: snappy[:16] + snappy[16:] * count,
+        Codec.LZ4: lz4[:7] + lz4[7:-4] * count + bytes(4),
+        Codec.GZIP: gzips,
+    }
+    for codec, stream in streams.items():
+        with pytest.raises(MqError) as caught:
+            decompress(codec, stream)
+        assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+        assert "more than" in caught.value.message, codec
 
 
 # -- bombs

@@ -53,6 +53,7 @@ from mqd.replica.service import ReplicaService
 from mqd.security.authorizer import Authorizer
 from mqd.security.client_listeners import ClientListener, SecurityProtocol
 from mqd.security.sasl_options import sasl_options
+from mqd.server.batch_work import BatchWork
 from mqd.server.client_quotas import NodeQuotas
 from mqd.server.context import CLIENT, PEER
 from mqd.server.guards import Guards
@@ -325,6 +326,7 @@ class Rig:
             guards=Guards(),
             quotas=NodeQuotas(self.config),
             authorizer=Authorizer(enforces=False),
+            batch_work=BatchWork(self.disk),
             controller=SimpleNamespace(image=self.image, controller_id=ME),
             sasl=self._sasl(entropy),
         )

@@ -3,25 +3,28 @@
 A fetch that continues where another fetch or a write ended finds its position in
 `PartitionLog.positions` and reads nothing. Any other fetch reads one window of batch headers. Only
 a lookup by time decodes records, and only those of the batch with the result, within the bounds of
-record_inspection.py. It may walk many headers, so it runs in slices.
+record_inspection.py: a large batch is decompressed once, in a worker thread. It may walk many
+headers, so it runs in slices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, NamedTuple
 
+from mqd.limits import INSPECTED_BYTES_MAX
+from mqd.log.decompression import Decompression
 from mqd.log.disk.segment_reading import end_of_range, seek, walk
 from mqd.log.partition_log import PartitionLog
 from mqd.log.record_inspection import first_record_since
 from mqd.log.segment import Segment
-from mqd.protocol.batch import BatchHeader
+from mqd.protocol.batch import HEADER_BYTES, BatchHeader, parse_header
 from mqd.protocol.files import scan_batches
 from mqd.protocol.slices import WHOLE_SLICE, Slices
 from mqd.types import NO_TIMESTAMP, Offset
 
 if TYPE_CHECKING:
-    from mqd.io.disk import FileRange
+    from mqd.io.disk import File, FileRange
 
 
 class Read(NamedTuple):
@@ -109,13 +112,15 @@ class FoundRecord(NamedTuple):
     leader_epoch: int
 
 
+Lookup = Generator[int | Decompression, None, FoundRecord | None]
+"""In slices. A yielded decompression is for a worker thread."""
 HEADERS_AT_ONCE = 500
 """Headers in one slice of a lookup by time: a few milliseconds if each needs a read."""
 
 
 def offset_for_timestamp(
     log: PartitionLog, timestamp: int, limit_offset: Offset, open_segment: OpenSegment
-) -> Slices[FoundRecord | None]:
+) -> Lookup:
     """The first record with `timestamp` or later, from the log start to `limit_offset` (exclusive).
     In slices.
 
@@ -130,7 +135,7 @@ def offset_for_timestamp(
 
 def record_with_max_timestamp(
     log: PartitionLog, limit_offset: Offset, open_segment: OpenSegment
-) -> Slices[FoundRecord | None]:
+) -> Lookup:
     """The first of the records below `limit_offset` with the largest timestamp. In slices, as
     `offset_for_timestamp`.
     """
@@ -165,7 +170,7 @@ def _first_since(
     timestamp: int,
     limit_offset: Offset,
     open_segment: OpenSegment,
-) -> Slices[FoundRecord | None]:
+) -> Lookup:
     """The first record with `timestamp` or later, from the batch of `offset` on."""
     while True:
         walked = _walk_until(
@@ -177,20 +182,16 @@ def _first_since(
         if batch is None:
             yield WHOLE_SLICE
             continue
-        _position, header, view = batch
+        header, view = batch
         found = yield from first_record_since(
-            view,
-            header,
-            timestamp,
-            log.log_start_offset,
-            limit_offset,
-            log.config.max_message_bytes,
+            view, header, timestamp, log.log_start_offset, limit_offset
         )
         if found is not None:
             return FoundRecord(*found, header.partition_leader_epoch)
 
 
-_Batch = tuple[int, BatchHeader, memoryview]
+_Batch = tuple[BatchHeader, memoryview | None]
+"""Of a large batch only the header."""
 
 
 def _walk_until(
@@ -218,13 +219,20 @@ def _walk_until(
             if base_offset >= limit_offset:
                 return None
             if last_offset >= since and max_timestamp >= timestamp:
-                return last_offset + 1, next(scan_batches(segment.file.read_at, start, end))
+                return last_offset + 1, _read_batch(segment.file, start, end)
             walked += last_offset >= offset
             if walked >= HEADERS_AT_ONCE and end < segment.size:
                 log.remember(last_offset + 1, segment, end)
                 return last_offset + 1, None
         return segment.next_offset, None
     return None
+
+
+def _read_batch(file: File, start: int, end: int) -> _Batch:
+    if end - start > INSPECTED_BYTES_MAX:
+        return parse_header(memoryview(file.read_at(start, HEADER_BYTES))), None
+    _position, header, view = next(scan_batches(file.read_at, start, end))
+    return header, view
 
 
 def _largest_timestamp(

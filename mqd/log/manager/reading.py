@@ -7,7 +7,6 @@ disk/lookup.py finds the positions.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
 
 from mqd.errors import PASSING_ERRNOS, ErrorCode, MqError, StorageError
 from mqd.io.disk import FileRange
@@ -15,10 +14,7 @@ from mqd.log.disk import lookup
 from mqd.log.manager.descriptors import Descriptors
 from mqd.log.partition_log import LogFailure, PartitionLog
 from mqd.protocol.files import AbortedTransaction, BadBatch
-from mqd.protocol.slices import Slices
 from mqd.types import Offset, TopicPartition
-
-FoundT = TypeVar("FoundT")
 
 
 def storage_error(what: str, error: OSError) -> StorageError:
@@ -116,7 +112,7 @@ class Reader:
 
     def offset_for_timestamp(
         self, log: PartitionLog, timestamp_ms: int, limit_offset: Offset
-    ) -> Slices[lookup.FoundRecord | None]:
+    ) -> lookup.Lookup:
         """The first record with this timestamp or later, below `limit_offset`. In slices.
 
         The log may be deleted in each pause: check that it is still served before you resume.
@@ -127,15 +123,13 @@ class Reader:
             lookup.offset_for_timestamp(log, timestamp_ms, limit_offset, self._descriptors.open),
         )
 
-    def record_with_max_timestamp(
-        self, log: PartitionLog, limit_offset: Offset
-    ) -> Slices[lookup.FoundRecord | None]:
+    def record_with_max_timestamp(self, log: PartitionLog, limit_offset: Offset) -> lookup.Lookup:
         """The first record with the largest timestamp below `limit_offset`. In slices."""
         return self._looked_up(
             log, lookup.record_with_max_timestamp(log, limit_offset, self._descriptors.open)
         )
 
-    def _looked_up(self, log: PartitionLog, look: Slices[FoundT]) -> Slices[FoundT]:
+    def _looked_up(self, log: PartitionLog, look: lookup.Lookup) -> lookup.Lookup:
         try:
             return (yield from look)
         except BadBatch as bad:

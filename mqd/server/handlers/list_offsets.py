@@ -13,18 +13,23 @@ position of a consumer (KIP-207).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Generator, Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
 from mqd.errors import ErrorCode, MqError
-from mqd.log.disk.lookup import FoundRecord
-from mqd.protocol.slices import Slices, all_slices
+from mqd.log.disk.lookup import FoundRecord, Lookup
+from mqd.protocol.slices import all_slices
 from mqd.replica.partition import Partition
 from mqd.security.acls import Operation, ResourceType
 from mqd.server.authorization import is_authorized
 from mqd.server.context import Context
 from mqd.server.partitions import leading
-from mqd.server.slices import SLICE_ROWS, finished_in_slices, first_slice
+from mqd.server.slices import (
+    SLICE_ROWS,
+    DecompressingSlices,
+    finished_with_decompression,
+    first_slice,
+)
 from mqd.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP
 
 LATEST = -1
@@ -57,14 +62,16 @@ def handle(context: Context, request: Any) -> Mapping[str, Any] | Awaitable[Mapp
         len(request.topics) > SLICE_ROWS
         or sum(len(topic.partitions) for topic in request.topics) > SLICE_ROWS
     ):
-        return finished_in_slices(work)
+        return finished_with_decompression(work, context.node.batch_work, context.is_wanted)
     if all(one.timestamp in _CHEAP for topic in request.topics for one in topic.partitions):
         return all_slices(work)
     finished = first_slice(work)  # most lookups take a fraction of a millisecond
-    return finished[0] if finished is not None else finished_in_slices(work)
+    if isinstance(finished, tuple):
+        return finished[0]
+    return finished_with_decompression(work, context.node.batch_work, context.is_wanted, finished)
 
 
-def _responding(context: Context, request: Any) -> Generator[int, None, Mapping[str, Any]]:
+def _responding(context: Context, request: Any) -> DecompressingSlices[Mapping[str, Any]]:
     """In slices. A lookup by time reads the disk: one slice each, or more."""
     named: dict[str, dict[int, Any]] = {}
     repeated: dict[str, set[int]] = {}
@@ -102,7 +109,9 @@ def _responding(context: Context, request: Any) -> Generator[int, None, Mapping[
     return {"topics": topics}
 
 
-def _row(context: Context, request: Any, topic: str, one: Any) -> Slices[dict[str, Any]]:
+def _row(
+    context: Context, request: Any, topic: str, one: Any
+) -> DecompressingSlices[dict[str, Any]]:
     try:
         timestamp, offset, leader_epoch = yield from _look_up(context, request, topic, one)
     except MqError as error:
@@ -116,7 +125,9 @@ def _row(context: Context, request: Any, topic: str, one: Any) -> Slices[dict[st
     }
 
 
-def _look_up(context: Context, request: Any, topic: str, one: Any) -> Slices[tuple[int, int, int]]:
+def _look_up(
+    context: Context, request: Any, topic: str, one: Any
+) -> DecompressingSlices[tuple[int, int, int]]:
     """(timestamp, offset, leader epoch) of the requested offset."""
     timestamp = one.timestamp
     if timestamp < 0 and context.header.api_version < _SINCE.get(timestamp, 1 << 15):
@@ -160,19 +171,19 @@ def _while_leading(
     topic: str,
     one: Any,
     partition: Partition,
-    looking: Slices[FoundRecord | None],
-) -> Slices[FoundRecord | None]:
-    """`looking`, while this node leads the partition in the same epoch: otherwise the log may be
-    removed or cut. Raises MqError.
+    looking: Lookup,
+) -> Lookup:
+    """`looking`, as long as this node leads the partition in the same epoch: otherwise the
+    log may be removed or cut. MqError.
     """
     log, leader_epoch = partition.log, partition.leader_epoch
     while True:
         try:
-            weight = next(looking)
+            step = next(looking)
         except StopIteration as end:
             found: FoundRecord | None = end.value
             return found
-        yield weight
+        yield step
         partition = leading(context.node, topic, one.partition_index, one.current_leader_epoch)
         if partition.log is not log or partition.leader_epoch != leader_epoch:
             raise MqError(

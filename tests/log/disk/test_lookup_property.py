@@ -13,7 +13,7 @@ import trio
 from hypothesis import given, settings, strategies as st
 
 from mqd.log.disk import lookup
-from mqd.log.disk.lookup import FoundRecord
+from mqd.log.disk.lookup import FoundRecord, Lookup
 from mqd.log.log_config import LogConfig
 from mqd.log.partition_log import PartitionLog
 from mqd.protocol import record_scan
@@ -21,7 +21,6 @@ from mqd.protocol.batch import iterate_batches
 from mqd.protocol.batch_builder import build_batch
 from mqd.protocol.compression import Codec
 from mqd.protocol.record_reader import Record, iterate_records
-from mqd.protocol.slices import Slices
 from tests.log.support import NOW, Harness
 
 
@@ -76,7 +75,7 @@ def youngest(log: PartitionLog, limit: int) -> FoundRecord | None:
     )
 
 
-def finished(log: PartitionLog, work: Slices[FoundRecord | None]) -> tuple[FoundRecord | None, int]:
+def finished(log: PartitionLog, work: Lookup) -> tuple[FoundRecord | None, int]:
     """The result and the number of pauses; in each pause all older segments are closed."""
     pauses = 0
     while True:

@@ -197,6 +197,21 @@ async def test_a_large_batch_of_another_codec_is_recompressed_in_a_thread(
         assert values(stored) == [b"v" * 100] * 300 + [b"small"]
 
 
+async def test_the_batches_of_closed_connections_are_not_recompressed(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t", compression_type="zstd")
+        client, other = await node.connect(), await node.connect()
+        large = batch(b"x" * 1_000_000, codec=Codec.GZIP)
+        for _ in range(3):
+            client.post("produce", 9, node.produce_body("t", large))
+        await trio.lowlevel.checkpoint()
+        client.reset()
+        other.post("produce", 9, node.produce_body("t", batch(b"small", codec=Codec.GZIP)))
+        await received(other, 1)
+        assert node.partition("t").log.log_end_offset <= 2
+        assert not node.node.batch_work._waiting and not node.node.batch_work._begun
+
+
 async def test_a_compacted_topic_inspects_recompressed_batches(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("t", cleanup_policy="compact", compression_type="zstd")

@@ -1,0 +1,136 @@
+"""Decompresses and compresses batches, for all clients of a node: one slice at a time, in a worker
+thread.
+
+A batch belongs to a class by its decompressed size: each class is for twice the size of the one
+before. The next slice is for the smallest class, and within it for the batch that came first. So a
+small batch waits for one slice of a large one: a decompression takes 50 to 100 ms, any other slice
+5 ms. The next batch of a connection waits behind those of other connections. Every fourth slice is
+for the batch that has waited longest, so that large batches progress.
+
+One batch of each class may have begun, so all of them take at most twice the largest size together.
+A batch whose client has closed the connection is given up before its next slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import Protocol
+
+import trio
+
+from mqd.io.disk import Disk
+from mqd.limits import KIB
+
+_SMALLEST_CLASS = (32 * KIB).bit_length()
+_OLDEST_EVERY = 4
+
+
+class Work(Protocol):
+    """The decompression or compression of one batch."""
+
+    @property
+    def size(self) -> int:
+        """The bytes that the next slice makes, at most."""
+        ...
+
+    @property
+    def slices(self) -> Iterator[None]:
+        """The work: each `next` is a slice. After a change of `size` it holds nothing."""
+        ...
+
+    def give_up(self) -> None: ...
+
+
+class _Place:
+    """One batch in the queue."""
+
+    __slots__ = ("number", "size_class", "turn", "work")
+
+    def __init__(self, work: Work, number: int) -> None:
+        self.work = work
+        self.number = number
+        self.size_class = 0
+        self.turn = trio.Event()
+
+
+class BatchWork:
+    """Built once a node."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._numbers = count()
+        self._waiting: dict[_Place, None] = {}
+        self._begun: dict[int, _Place] = {}
+        """The batch of each class that has begun: others of the class wait until it has ended."""
+        self._running: _Place | None = None
+        self._slices = 0
+
+    @asynccontextmanager
+    async def done(self, work: Work, is_wanted: Callable[[], bool]) -> AsyncIterator[None]:
+        """Carry out the work, or give it up when it is not wanted any more. No other batch of this
+        size begins until the end of the block.
+        """
+        place = _Place(work, next(self._numbers))
+        try:
+            while True:
+                if is_wanted():
+                    await self._wait_for_turn(place)
+                if not is_wanted():
+                    work.give_up()
+                    break
+                self._slices += 1
+                if await self._disk.offload(_is_over, work):
+                    break
+            self._end_turn(place)
+            yield
+        finally:
+            self._waiting.pop(place, None)
+            self._end_turn(place)
+            self._leave_class(place)
+            self._begin_next()
+
+    async def _wait_for_turn(self, place: _Place) -> None:
+        size_class = max(place.work.size.bit_length(), _SMALLEST_CLASS)
+        if size_class != place.size_class:
+            self._leave_class(place)
+            place.size_class = size_class
+        place.turn = trio.Event()
+        self._waiting[place] = None
+        self._end_turn(place)
+        await place.turn.wait()
+
+    def _end_turn(self, place: _Place) -> None:
+        if self._running is place:
+            self._running = None
+        self._begin_next()
+
+    def _leave_class(self, place: _Place) -> None:
+        if self._begun.get(place.size_class) is place:
+            del self._begun[place.size_class]
+
+    def _begin_next(self) -> None:
+        if self._running is not None:
+            return
+        ready = [
+            place for place in self._waiting if self._begun.get(place.size_class, place) is place
+        ]
+        if not ready:
+            return
+        if self._slices % _OLDEST_EVERY == _OLDEST_EVERY - 1:
+            chosen = min(ready, key=lambda place: place.number)
+        else:
+            chosen = min(ready, key=lambda place: (place.size_class, place.number))
+        del self._waiting[chosen]
+        self._begun[chosen.size_class] = self._running = chosen
+        chosen.turn.set()
+
+
+def _is_over(work: Work) -> bool:
+    """Run one slice."""
+    over = True
+    for _ in work.slices:
+        over = False
+        break
+    return over
