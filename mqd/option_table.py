@@ -57,7 +57,7 @@ CORDON = _Support(Status.IGNORED, "mqd cannot cordon log directories yet")
 METRICS = _Support(Status.IGNORED, "mqd has no metrics reporters and no client metrics")
 FIXED = _Support(Status.IGNORED, "the value is fixed in this release")
 GROWING = _Support(Status.IGNORED, "segments grow with each write")
-QUOTAS = _Support(Status.IGNORED, "mqd has no quotas yet")
+NO_RATE = _Support(Status.IGNORED, "mqd has no such quota")
 NODES = _Support(Status.IGNORED, "mqd's connections between nodes have fixed timings and sizes")
 PATIENT = _Support(Status.IGNORED, "a node retries until it is registered, and logs the reason")
 SHARE = _Support(Status.IGNORED, "share groups are not in this release")
@@ -166,7 +166,7 @@ _TABLE: Final = (
         "alter.log.dirs.replication.quota.window.num",
         INT,
         11,
-        QUOTAS,
+        NO_RATE,
         "Samples kept for the quota on moves between log directories",
         minimum=1,
     ),
@@ -174,7 +174,7 @@ _TABLE: Final = (
         "alter.log.dirs.replication.quota.window.size.seconds",
         INT,
         1,
-        QUOTAS,
+        NO_RATE,
         "Length of each sample of the quota on moves between log directories",
         minimum=1,
     ),
@@ -1362,7 +1362,7 @@ _TABLE: Final = (
         "max.connections.per.ip.overrides",
         STRING,
         "",
-        QUOTAS,
+        NO_RATE,
         "Overrides of max.connections.per.ip, as address:count",
         dynamic=True,
     ),
@@ -1928,7 +1928,7 @@ _TABLE: Final = (
         "replication.quota.window.num",
         INT,
         11,
-        QUOTAS,
+        FIXED,
         "Samples kept for replication quotas",
         minimum=1,
     ),
@@ -1936,7 +1936,7 @@ _TABLE: Final = (
         "replication.quota.window.size.seconds",
         INT,
         1,
-        QUOTAS,
+        FIXED,
         "Length of each sample of replication quotas",
         minimum=1,
     ),
