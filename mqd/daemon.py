@@ -164,6 +164,7 @@ class Daemon:
         self.data = DataDirectory(options.data_directory, seams.disk)
         self.machine = MetadataMachine()
         self.memory_plan = self._plan_memory()
+        self.garbage = Garbage()
         self.logs = self._make_logs()
         self.replica = self._make_replica()
         self.raft = self._make_raft()
@@ -390,6 +391,10 @@ class Daemon:
     # -- start and stop
 
     async def run(self, stop: trio.Event) -> None:
+        with self.garbage.begun() if self.seams.owns_process else nullcontext():
+            await self._run(stop)
+
+    async def _run(self, stop: trio.Event) -> None:
         self.stop = stop
         data, lifecycle = self.data, self.controller.lifecycle
         with start_errors("the data directory", data.path):
@@ -427,6 +432,8 @@ class Daemon:
 
     async def _run_services(self, bound: BoundListeners) -> None:
         async with trio.open_nursery() as background:
+            if self.seams.owns_process:
+                background.start_soon(self.garbage.run)
             background.start_soon(self.logs.run)
             background.start_soon(self.replica.run)
             background.start_soon(self.forwarder.run)
@@ -473,8 +480,6 @@ class Daemon:
                     await serving.start(server.run, bound.peer)
                     serving.start_soon(self.publisher.run, self.machine.image)
                     await serving.start(self.controller.run)
-                    if self.seams.owns_process:
-                        background.start_soon(Garbage().run)
                     self.seams.announce(f"mqd node {self.me.id} ready on {ready_on(bound)}")
                 await self.stop.wait()
                 await self._leave()

@@ -33,8 +33,14 @@ def thresholds_of_cpython() -> object:
     gc.unfreeze()
 
 
+async def collect() -> None:
+    garbage = Garbage()
+    with garbage.begun():
+        await garbage.run()
+
+
 async def test_no_collection_visits_long_lived_objects(nursery: trio.Nursery) -> None:
-    nursery.start_soon(Garbage().run)
+    nursery.start_soon(collect)
     await trio.testing.wait_all_tasks_blocked()
     held = []
     longest = 0
@@ -47,8 +53,20 @@ async def test_no_collection_visits_long_lived_objects(nursery: trio.Nursery) ->
     nursery.cancel_scope.cancel()
 
 
+async def test_the_objects_of_a_start_are_collected_in_small_steps() -> None:
+    """Before `run`: a node that starts loads its logs and opens its partitions."""
+    held = []
+    longest = 0
+    with Garbage().begun():
+        for _ in range(30):
+            held.append([[number] for number in range(20_000)])
+            await trio.lowlevel.checkpoint()
+            longest = max(longest, len(gc.get_objects(generation=2)))
+    assert longest < OLD_MAX
+
+
 async def test_a_cycle_that_survived_is_found(nursery: trio.Nursery) -> None:
-    nursery.start_soon(Garbage().run)
+    nursery.start_soon(collect)
     await trio.testing.wait_all_tasks_blocked()
     node: Any = Node()
     node.itself = node
@@ -68,7 +86,7 @@ async def test_frozen_cycles_are_found_when_the_frozen_objects_are_many(
 ) -> None:
     monkeypatch.setattr("mqd.io.garbage._FROZEN_GROWTH_MIN", 0)
     monkeypatch.setattr("mqd.io.garbage._FROZEN_GROWTH_FACTOR", 1)
-    nursery.start_soon(Garbage().run)
+    nursery.start_soon(collect)
     await trio.testing.wait_all_tasks_blocked()
     node: Any = Node()
     node.itself = node
@@ -85,7 +103,7 @@ async def test_frozen_cycles_are_found_when_the_frozen_objects_are_many(
 
 
 async def test_it_restores_its_changes(nursery: trio.Nursery) -> None:
-    nursery.start_soon(Garbage().run)
+    nursery.start_soon(collect)
     await trio.testing.wait_all_tasks_blocked()
     assert gc.get_threshold()[2] > 10
     nursery.cancel_scope.cancel()

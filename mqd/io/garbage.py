@@ -17,6 +17,8 @@ from __future__ import annotations
 import gc
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import trio
 
@@ -36,26 +38,33 @@ takes 0.5 s for each million objects.
 
 
 class Garbage(trio.abc.Instrument):
-    """The garbage collector of this process, while `run` runs in its event loop."""
+    """The garbage collector of this process, within `begun`, in its event loop."""
 
     def __init__(self) -> None:
         self._thaw_at = 0
 
-    async def run(self) -> None:
-        """Replace the automatic full collections until cancelled."""
+    @contextmanager
+    def begun(self) -> Iterator[None]:
+        """Replace the automatic full collections. A node does so before it loads its logs: it has
+        made few objects then.
+        """
         thresholds = gc.get_threshold()
         gc.set_threshold(thresholds[0], thresholds[1], _NEVER)
         self._collect_everything()
         trio.lowlevel.add_instrument(self)
         try:
-            while True:
-                await trio.sleep(_CHECK_INTERVAL_S)
-                if gc.get_freeze_count() > self._thaw_at:
-                    self._collect_everything()
+            yield
         finally:
             trio.lowlevel.remove_instrument(self)
             gc.set_threshold(*thresholds)
             gc.unfreeze()
+
+    async def run(self) -> None:
+        """Within `begun`: collect everything when very many objects are frozen."""
+        while True:
+            await trio.sleep(_CHECK_INTERVAL_S)
+            if gc.get_freeze_count() > self._thaw_at:
+                self._collect_everything()
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
         """Trio calls this after each step of a task."""
