@@ -17,7 +17,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import KIB
+from mqd.limits import KIB, RECOMPRESSED_BATCH_BYTES_MAX
 from mqd.log.decompression import Decompression, bytes_max
 from mqd.protocol.batch import (
     ATTRIBUTES_POSITION,
@@ -147,6 +147,12 @@ class Recompression:
 
     def _sealed(self, view: memoryview, codec: Codec, body: Buffer) -> memoryview:
         size, size_max = HEADER_BYTES + len(body), self._config.max_message_bytes
+        if size > max(len(view), RECOMPRESSED_BATCH_BYTES_MAX):
+            raise MqError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"a batch of {size} bytes with the codec of its topic; "
+                f"the maximum is {RECOMPRESSED_BATCH_BYTES_MAX}",
+            )
         if size > size_max:
             raise MqError(
                 ErrorCode.MESSAGE_TOO_LARGE,
