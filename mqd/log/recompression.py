@@ -104,7 +104,7 @@ class Recompression:
         beyond the bound, or if the result is larger than max.message.bytes.
         """
         if self._error is not None:
-            raise self._error
+            raise MqError(self._error.code, self._error.message)
         assert self._result is not None
         return self._result
 
@@ -141,7 +141,7 @@ class Recompression:
             body = yield from compress_in_slices(codec, records, _level(codec, self._config))
             self._result = self._sealed(view, codec, body)
         except MqError as error:
-            self._error = error
+            self._error = error.with_traceback(None)  # its frames have the records
         finally:
             self._view = self._decompression = None
 

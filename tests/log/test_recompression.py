@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import tracemalloc
 from struct import pack_into
 from typing import Any
 
@@ -98,6 +101,23 @@ def test_a_batch_that_grows_beyond_the_maximum_is_refused() -> None:
     with pytest.raises(MqError) as caught:
         recompressed(view, config)
     assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_the_error_of_a_batch_keeps_no_records() -> None:
+    size = RECOMPRESSED_BATCH_BYTES_MAX
+    config = LogConfig(compression_type="uncompressed", max_message_bytes=4 * size)
+    view = memoryview(build_batch([Record(0, NOW, b"k", bytes(size))], codec=Codec.GZIP))
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        for _ in range(3):
+            with contextlib.suppress(MqError):
+                recompressed(view, config)
+        assert tracemalloc.get_traced_memory()[0] < size
+    finally:
+        tracemalloc.stop()
+        gc.enable()
 
 
 def test_small_batches_are_recompressed_inline() -> None:
