@@ -159,6 +159,10 @@ decompresses larger batches.
 """
 RECOMPRESSED_BYTES_MAX = 64 * MIB
 """Batches that were compressed again and wait for their append, of all clients."""
+RECOMPRESSED_BATCH_BYTES_MAX = 8 * MIB
+"""One batch that was compressed again, unless it was larger before: its write is one step of the
+event loop, 25 ms for this size.
+"""
 COMPRESSED_BLOCKS_MAX = 65_536
 """Blocks in one compressed batch: 30 ms to read their headers. Encoders write blocks of 32 KiB and
 more.

@@ -79,7 +79,7 @@ class Decompression:
         the limit.
         """
         if self._error is not None:
-            raise self._error
+            raise MqError(self._error.code, self._error.message)
         assert self._content is not None
         return self._content
 
@@ -113,7 +113,7 @@ class Decompression:
                 yield
             self._content = decompress(self._codec, self._compressed, self._limit)
         except MqError as error:
-            self._error = error
+            self._error = error.with_traceback(None)  # its frames have the records
         finally:
             self._compressed = None
 

@@ -17,7 +17,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import KIB
+from mqd.limits import KIB, RECOMPRESSED_BATCH_BYTES_MAX
 from mqd.log.decompression import Decompression, bytes_max
 from mqd.protocol.batch import (
     ATTRIBUTES_POSITION,
@@ -104,7 +104,7 @@ class Recompression:
         beyond the bound, or if the result is larger than max.message.bytes.
         """
         if self._error is not None:
-            raise self._error
+            raise MqError(self._error.code, self._error.message)
         assert self._result is not None
         return self._result
 
@@ -141,12 +141,18 @@ class Recompression:
             body = yield from compress_in_slices(codec, records, _level(codec, self._config))
             self._result = self._sealed(view, codec, body)
         except MqError as error:
-            self._error = error
+            self._error = error.with_traceback(None)  # its frames have the records
         finally:
             self._view = self._decompression = None
 
     def _sealed(self, view: memoryview, codec: Codec, body: Buffer) -> memoryview:
         size, size_max = HEADER_BYTES + len(body), self._config.max_message_bytes
+        if size > max(len(view), RECOMPRESSED_BATCH_BYTES_MAX):
+            raise MqError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"a batch of {size} bytes with the codec of its topic; "
+                f"the maximum is {RECOMPRESSED_BATCH_BYTES_MAX}",
+            )
         if size > size_max:
             raise MqError(
                 ErrorCode.MESSAGE_TOO_LARGE,

@@ -100,7 +100,7 @@ class RecordInspection:
             yield from self._inspect(view, header, max_message_bytes)
             error = None
         except MqError as found:
-            error = found
+            error = found.with_traceback(None)  # its frames have the records
         self._inspected[id(view)] = _Inspected(view, error)
 
     def forget(self, view: memoryview) -> None:

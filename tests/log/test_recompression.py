@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import tracemalloc
 from struct import pack_into
 from typing import Any
 
 import pytest
 
 from mqd.errors import ErrorCode, MqError
+from mqd.limits import RECOMPRESSED_BATCH_BYTES_MAX
 from mqd.log.decompression import bytes_max
 from mqd.log.log_config import LogConfig
 from mqd.log.recompression import Recompression, is_small, is_wanted, recompressed
@@ -87,6 +91,33 @@ def test_a_large_batch_is_recompressed_in_slices(wanted: str) -> None:
     batch = work.batch()
     assert validate(batch).codec == TYPES[wanted]
     assert list(iterate_records(batch)) == records
+
+
+def test_a_batch_that_grows_beyond_the_maximum_is_refused() -> None:
+    """Its write would be one long step."""
+    size = RECOMPRESSED_BATCH_BYTES_MAX
+    config = LogConfig(compression_type="uncompressed", max_message_bytes=4 * size)
+    view = memoryview(build_batch([Record(0, NOW, b"k", bytes(size))], codec=Codec.GZIP))
+    with pytest.raises(MqError) as caught:
+        recompressed(view, config)
+    assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_the_error_of_a_batch_keeps_no_records() -> None:
+    size = RECOMPRESSED_BATCH_BYTES_MAX
+    config = LogConfig(compression_type="uncompressed", max_message_bytes=4 * size)
+    view = memoryview(build_batch([Record(0, NOW, b"k", bytes(size))], codec=Codec.GZIP))
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        for _ in range(3):
+            with contextlib.suppress(MqError):
+                recompressed(view, config)
+        assert tracemalloc.get_traced_memory()[0] < size
+    finally:
+        tracemalloc.stop()
+        gc.enable()
 
 
 def test_small_batches_are_recompressed_inline() -> None:
