@@ -30,7 +30,7 @@ with connect(BOOTSTRAP) as client:
     with client.group_consumer(GROUP, [TOPIC], reset="beginning", auto_commit=False) as consumer:
         read = 0
         while read < 40:
-            batch = consumer.next(timeout_s=10)
+            batch = consumer.next(timeout_s=5)
             if batch is None:
                 raise SystemExit(DELETED)
             read += len(batch.records)
@@ -52,7 +52,7 @@ with connect(BOOTSTRAP) as client:
     assert row.lag == 30
 
     with client.group_consumer(GROUP, [TOPIC]) as consumer:
-        batch = consumer.next(timeout_s=10)
+        batch = consumer.next(timeout_s=5)
         if batch is None:
             raise SystemExit(DELETED)
         print("the group resumes at minute", (batch.records[0].value or b"?").decode())
