@@ -318,18 +318,19 @@ WRONG: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "unknown SCRAM user": ("SCRAM-SHA-512", {"user": "nobody"}, DURING, "user='nobody'"),
     "expired token": (
         "OAUTHBEARER",
-        {"jwt_": token(seconds=-100)},
+        {"jwt_": lambda: token(seconds=-100)},
         '{"status":"invalid_token"}',
         "the token expired",
     ),
     "token for others": (
         "OAUTHBEARER",
-        {"jwt_": token(audience="x")},
+        {"jwt_": lambda: token(audience="x")},
         '{"status":"invalid_token"}',
         "the audience of the token",
     ),
 }
-"""What is wrong -> mechanism, its options, what the client reports, what mqd logs."""
+"""What is wrong -> mechanism, its options, what the client reports, what mqd logs. Tokens are made
+when a test needs them: a long run of all tests would let them expire."""
 
 
 @pytest.mark.parametrize("what", WRONG)
@@ -338,6 +339,7 @@ def test_a_failed_login(secured: Secured, what: str) -> None:
     from confluent_kafka.admin import AdminClient
 
     mechanism, options, reported, logged = WRONG[what]
+    options = {name: made() if callable(made) else made for name, made in options.items()}
     errors: list[str] = []
     settings = confluent(secured.address(), mechanism, **options)
     settings["error_cb"] = lambda error: errors.append(error.str())
