@@ -246,7 +246,7 @@ def test_transactions(
             {"endingOffsets": '{{"{t}":{{"0":9,"1":0}}}}'},
             r"offsets \[2, 9\) of partition {t}-0 do not exist: its log ends at 2",
         ),
-        ({"kafka__security__protocol": "SASL_SSL"}, "supports neither TLS nor SASL yet"),
+        ({"kafka__security__protocol": "SASL_SSL"}, "sasl.mechanism"),
         ({"asOfOffsets": '{{"{t}":{{"7":1}}}}'}, "names {t}-7, which the query does not read"),
         (
             {"kafka__bootstrap__servers": "127.0.0.1:1", "kafka__max__block__ms": "300"},
