@@ -116,7 +116,7 @@ class ReplicaProbe:
                 )
         elif high_watermark < shadow.high_watermark:
             self._counts.high_watermark_after_restart_lower += 1
-        if log.cleaned_to or log.cleanings:
+        if log.cleaned_to is not None or log.cleanings:
             committed.cleaned_to = max(committed.cleaned_to, log.segments[-1].base_offset)
         if (
             log.written_end_offset != shadow.end
@@ -262,7 +262,7 @@ class ReplicaProbe:
         shadow.agreed = min(shadow.agreed, kept)
         cut_at = before[kept].base_offset if kept < len(before) and not was_reset else end_before
         # compaction has removed the missing batches, and records of others
-        if log.cleaned_to or log.cleanings:
+        if log.cleaned_to is not None or log.cleanings:
             cut_at, shadow.agreed = (
                 min(shadow.batches[-1].next_offset if shadow.batches else 0, end_before),
                 0,
