@@ -18,8 +18,8 @@ one, so a client that was idle may send a burst.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, TypeVar
 
 from mqd.security.authorizer import canonical_host
 from mqd.security.principal import Principal
@@ -43,6 +43,8 @@ BUDGETS_MAX: Final = 10_000
 """Budgets that a node keeps. Beyond it, the budget that was not used for the longest time goes: a
 client chooses its client id, and could otherwise fill the memory."""
 RESOLVED_MAX: Final = 10_000
+
+BudgetT = TypeVar("BudgetT")
 
 
 class Quota(NamedTuple):
@@ -233,14 +235,7 @@ class ClientQuotas:
         return round(min(limit_ms, (measured - quota.limit) / quota.limit * elapsed_ms))
 
     def _rate_of(self, bucket: Bucket) -> Rate:
-        rate = self._rates.get(bucket)
-        if rate is None:
-            rate = self._rates[bucket] = Rate(self._window)
-            if len(self._rates) > BUDGETS_MAX:
-                self._rates.popitem(last=False)
-        else:
-            self._rates.move_to_end(bucket)
-        return rate
+        return _budget(self._rates, bucket, lambda: Rate(self._window))
 
     def mutate(
         self, principal: Principal, client_id: str, mutations: int, now_ms: float, *, strict: bool
@@ -274,11 +269,18 @@ class ClientQuotas:
         return is_allowed
 
     def _bucket_of(self, name: Bucket, limit: float, window: Window, now_ms: float) -> TokenBucket:
-        bucket = self._buckets.get(name)
-        if bucket is None:
-            bucket = self._buckets[name] = TokenBucket(limit, window, now_ms)
-            if len(self._buckets) > BUDGETS_MAX:
-                self._buckets.popitem(last=False)
-        else:
-            self._buckets.move_to_end(name)
-        return bucket
+        return _budget(self._buckets, name, lambda: TokenBucket(limit, window, now_ms))
+
+
+def _budget(
+    budgets: OrderedDict[Bucket, BudgetT], bucket: Bucket, new: Callable[[], BudgetT]
+) -> BudgetT:
+    """The budget of `bucket`, which is then the last one to go; a new one if there is none."""
+    budget = budgets.get(bucket)
+    if budget is None:
+        budget = budgets[bucket] = new()
+        if len(budgets) > BUDGETS_MAX:
+            budgets.popitem(last=False)
+    else:
+        budgets.move_to_end(bucket)
+    return budget
