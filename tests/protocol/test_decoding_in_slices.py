@@ -32,6 +32,16 @@ def finished(work: Generator[int, None, Any]) -> tuple[Any, list[int]]:
             return end.value, slices
 
 
+def same(one: Any, other: Any) -> bool:
+    """Whether both are equal. NaN, which no comparison finds equal to itself, is equal to NaN:
+    damaged bytes can be the NaN of a float field."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other or (one != one and other != other))
+
+
 @pytest.mark.parametrize(("api", "version"), VERSIONS, ids=IDS)
 def test_the_same_message_or_the_same_refusal(api: Api, version: int) -> None:
     def check(dice: Random) -> None:
@@ -46,7 +56,9 @@ def test_the_same_message_or_the_same_refusal(api: Api, version: int) -> None:
                 finished(api.decode_request_in_slices(version, cursor(broken)))
             assert str(refusal.value) == str(error)
         else:
-            assert finished(api.decode_request_in_slices(version, cursor(broken)))[0] == expected
+            assert same(
+                finished(api.decode_request_in_slices(version, cursor(broken)))[0], expected
+            )
 
     for_each(20, check)
 
@@ -73,7 +85,7 @@ def test_the_other_side_of_a_forward(api: Api, version: int) -> None:
                     finished(api.decode_response_in_slices(version, broken))
                 assert str(refusal.value) == str(error)
             else:
-                assert finished(api.decode_response_in_slices(version, broken))[0] == expected
+                assert same(finished(api.decode_response_in_slices(version, broken))[0], expected)
 
     for_each(10, check)
 
