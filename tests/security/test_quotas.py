@@ -88,7 +88,7 @@ def client_quotas(**limits: float) -> ClientQuotas:
 
 
 def test_a_client_is_throttled_to_its_quota() -> None:
-    """A producer that waits as long as it is told to sends 1,000 B/s in the long run."""
+    """A producer that waits for each throttle time sends 1,000 B/s in the long run."""
     node = client_quotas(producer_byte_rate=1000.0)
     now, sent = 0.0, 0
     while now < 100_000:
