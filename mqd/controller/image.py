@@ -17,9 +17,9 @@ from uuid import UUID
 
 from mqd.controller.endpoints import Endpoints, address_on
 from mqd.controller.part_sizes import empty_size
-from mqd.controller.records import QuotaEntity
 from mqd.raft import versions
 from mqd.security.acls import Acl
+from mqd.security.quotas import QuotaEntity
 from mqd.security.scram_credentials import ScramCredential, ScramMechanism
 from mqd.types import INTERNAL_TOPICS, NO_EPOCH, NodeId
 

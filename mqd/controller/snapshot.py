@@ -15,7 +15,6 @@ from uuid import UUID
 from mqd.controller.delta import Delta, difference
 from mqd.controller.endpoints import BrokerEndpoint
 from mqd.controller.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
-from mqd.controller.records import QuotaEntity
 from mqd.controller.size import recount, recount_access, recount_groups
 from mqd.controller.snapshot_json import (
     JsonReader,
@@ -28,6 +27,7 @@ from mqd.controller.snapshot_json import (
 )
 from mqd.raft.snapshots import Work, all_steps
 from mqd.security.acls import Acl, Operation, PatternType, Permission, ResourceType
+from mqd.security.quotas import QuotaEntity
 from mqd.security.scram_credentials import ScramCredential, ScramMechanism
 from mqd.types import NodeId
 

@@ -13,7 +13,7 @@ from mqd.security.quotas import (
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
     ClientQuotas,
-    Entity,
+    QuotaEntity,
     QuotaTable,
     Rate,
     Window,
@@ -23,7 +23,7 @@ ALICE = Principal("User", "alice")
 WINDOW = Window(11, 1000)
 
 
-def entity(user: str | None = "-", client: str | None = "-") -> Entity:
+def entity(user: str | None = "-", client: str | None = "-") -> QuotaEntity:
     """`-`: not part of the entity."""
     pairs = (("client-id", client), ("user", user))
     return tuple((type_, name) for type_, name in pairs if name != "-")
