@@ -21,6 +21,7 @@ from mqd.raft import versions
 from mqd.security.acls import Acl
 from mqd.security.quotas import QuotaEntity
 from mqd.security.scram_credentials import ScramCredential, ScramMechanism
+from mqd.security.scram_shapes import ScramShapes
 from mqd.types import INTERNAL_TOPICS, NO_EPOCH, NodeId
 
 TOPIC: Final = "topic"
@@ -117,6 +118,8 @@ class MetadataImage:
         under its present registration.
         """
         self.scram_credentials: dict[tuple[str, ScramMechanism], ScramCredential] = {}
+        self.scram_shapes = ScramShapes()
+        """Those of `scram_credentials`."""
         """By user and mechanism."""
         self.acls: dict[UUID, Acl] = {}
         self.client_quotas: dict[QuotaEntity, dict[str, float]] = {}

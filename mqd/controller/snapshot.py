@@ -268,9 +268,10 @@ def _fill(image: MetadataImage, key: str, values: list[Any]) -> None:
                 image.configs[resource_type, resource_name] = dict(overrides)
         case "scram_credentials", rows:
             for user, mechanism, iterations, *secrets in rows:
-                image.scram_credentials[user, ScramMechanism(mechanism)] = ScramCredential(
-                    iterations, *map(bytes.fromhex, secrets)
-                )
+                kind = ScramMechanism(mechanism)
+                credential = ScramCredential(iterations, *map(bytes.fromhex, secrets))
+                image.scram_credentials[user, kind] = credential
+                image.scram_shapes.append(kind, credential)
         case "acls", rows:
             for acl_id, kind, name, pattern, principal, host, operation, permission in rows:
                 acl = Acl(
