@@ -118,9 +118,9 @@ class MetadataImage:
         under its present registration.
         """
         self.scram_credentials: dict[tuple[str, ScramMechanism], ScramCredential] = {}
+        """By user and mechanism."""
         self.scram_shapes = ScramShapes()
         """Those of `scram_credentials`."""
-        """By user and mechanism."""
         self.acls: dict[UUID, Acl] = {}
         self.client_quotas: dict[QuotaEntity, dict[str, float]] = {}
         """By entity: quota key to value. No dict is empty, and none is ever changed."""
