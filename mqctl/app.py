@@ -265,14 +265,14 @@ def connection_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--profile",
             metavar="NAME",
-            help="Saved credentials of a cluster. [env: MQCTL_PROFILE; default: the profile of "
-            "`mqctl profile use`]",
+            help="Saved address and credentials (`mqctl profile`). [env: MQCTL_PROFILE; default: "
+            "the profile of `mqctl profile use`]",
         ),
         click.option(
             "--command-config",
             metavar="FILE",
-            help="Properties file with Kafka's client properties, as security.protocol and "
-            "sasl.jaas.config. [env: MQCTL_COMMAND_CONFIG]",
+            help="Properties file with Kafka's client properties, such as security.protocol. "
+            "[env: MQCTL_COMMAND_CONFIG]",
         ),
         click.option(
             "--timeout",
@@ -482,6 +482,17 @@ def _output_in(arguments: Sequence[str]) -> str:
     return "table"
 
 
+def suggest(error: click.NoSuchOption) -> None:
+    """Suggest the most similar option, or none. click compares the dashes too, which makes all
+    options similar.
+    """
+    names = {each.lstrip("-"): each for each in error.possibilities or ()}
+    close = difflib.get_close_matches(error.option_name.lstrip("-"), names, n=1)
+    error.possibilities = None  # type: ignore[misc]
+    if close:
+        error.message += f" Did you mean '{names[close[0]]}'?"
+
+
 def guarded(main: Callable[[], Any]) -> NoReturn:
     """Run the command line, print its errors, and exit with the exit code of the outcome."""
     global _run
@@ -499,6 +510,8 @@ def guarded(main: Callable[[], Any]) -> NoReturn:
             print_error(failure)
             code = failure.exit_code
         except click.ClickException as error:
+            if isinstance(error, click.NoSuchOption):
+                suggest(error)
             error.show()
             _run.failures.append(Failure(error.format_message()))
             code = error.exit_code

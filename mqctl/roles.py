@@ -1,5 +1,5 @@
-"""What a producer and a consumer need: the operations of `mqctl acl create --producer|--consumer`.
-They are those of kafka-acls.sh.
+"""The operations of each resource type, and those that a producer and a consumer need: `mqctl acl
+create --operation|--producer|--consumer`. They are those of kafka-acls.sh.
 """
 
 from __future__ import annotations
@@ -15,6 +15,22 @@ PRODUCER: Final = {
 }
 IDEMPOTENT_PRODUCER: Final = {**PRODUCER, "CLUSTER": ("idempotent-write",)}
 CONSUMER: Final = {"TOPIC": ("read", "describe"), "GROUP": ("read",)}
+
+_OF_TOPICS = "all read write create delete alter describe describe-configs alter-configs"
+_OF_CLUSTER = (
+    "all create alter describe cluster-action describe-configs alter-configs idempotent-write"
+)
+OPERATIONS: Final = {
+    "TOPIC": ("topics have", _OF_TOPICS),
+    "GROUP": ("groups have", "all read delete describe describe-configs alter-configs"),
+    "CLUSTER": ("the cluster has", _OF_CLUSTER),
+    "TRANSACTIONAL_ID": ("transactional ids have", "all write describe two-phase-commit"),
+    "DELEGATION_TOKEN": ("delegation tokens have", "all describe"),
+    "USER": ("token owners have", "all create-tokens describe-tokens"),
+}
+"""Member of AclResourceType -> its name in a message, and its operations. A broker accepts an ACL
+with another operation, which then has no effect.
+"""
 
 Role = Mapping[str, Sequence[str]]
 """Member of AclResourceType -> operations."""
@@ -60,3 +76,14 @@ def operations_of(
             for operation in role.get(kind, ())
         )
     )
+
+
+def check_operation(kind: str, operation: str) -> None:
+    """Raises Failure if resources of this type have no such operation."""
+    subject, operations = OPERATIONS[kind]
+    if operation not in operations.split():
+        raise Failure(
+            f"{subject} no operation '{operation}'",
+            remedy=f"use one of {', '.join(operations.split())}",
+            exit_code=USAGE,
+        )

@@ -20,7 +20,7 @@ from mqctl.app import (
     run_admin,
 )
 from mqctl.outcomes import finish
-from mqctl.roles import operations_of, roles_of
+from mqctl.roles import check_operation, operations_of, roles_of
 
 if TYPE_CHECKING:
     from mqd.client.access import Acl, AclFilter
@@ -80,7 +80,7 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 def acl() -> None:
     """Create, list, check and delete ACLs.
 
-    A principal is User:NAME, or User:* for everyone. Denying ACLs win over allowing ones.
+    A principal is User:NAME, or User:* for everyone. A DENY ACL overrides ALLOW ACLs.
     """
 
 
@@ -115,8 +115,18 @@ def _resources(cluster: bool, given: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 @click.command()
-@click.option("--allow", multiple=True, metavar="PRINCIPAL", help="Who may; repeatable.")
-@click.option("--deny", multiple=True, metavar="PRINCIPAL", help="Who must not; repeatable.")
+@click.option(
+    "--allow",
+    multiple=True,
+    metavar="PRINCIPAL",
+    help="Allow this principal, such as User:alice; repeatable.",
+)
+@click.option(
+    "--deny",
+    multiple=True,
+    metavar="PRINCIPAL",
+    help="Deny this principal, such as User:alice; repeatable.",
+)
 @click.option(
     "--operation",
     "operations",
@@ -128,7 +138,7 @@ def _resources(cluster: bool, given: dict[str, Any]) -> list[tuple[str, str]]:
 @click.option("--idempotent", is_flag=True, help="Also IDEMPOTENT_WRITE, for old producers.")
 @click.option("--consumer", is_flag=True, help="What a consumer needs, instead of --operation.")
 @_resource_options(multiple=True)
-@click.option("--prefix", is_flag=True, help="All resources whose names begin with the given ones.")
+@click.option("--prefix", is_flag=True, help="Treat the names as prefixes.")
 @click.option(
     "--host",
     "hosts",
@@ -151,8 +161,8 @@ def create(
     hosts: tuple[str, ...],
     **given: Any,
 ) -> None:
-    """Allow or deny operations on resources. Reading, writing, deleting and altering include
-    describing.
+    """Allow or deny operations on resources. An allowed read, write, delete or alter includes
+    describe.
 
     --producer allows WRITE, DESCRIBE and CREATE of the topics, and WRITE and DESCRIBE of the
     transactional ids. --consumer allows READ and DESCRIBE of the topics, and READ of the groups.
@@ -175,6 +185,11 @@ def create(
         raise Failure("specify a resource, for example --topic orders", exit_code=USAGE)
     if not allow and not deny:
         raise Failure("specify a principal: --allow or --deny User:NAME", exit_code=USAGE)
+    for host in hosts:
+        _check_host(host)
+    for kind, _ in resources if not roles else ():
+        for operation in operations:
+            check_operation(kind, operation)
     rules = (
         operations_of(roles, resources)
         if roles
@@ -226,7 +241,7 @@ def _filter_options(function: FunctionT) -> FunctionT:
         click.option(
             "--matching",
             is_flag=True,
-            help="Also ACLs of prefixes of the name, and of all names: those that apply to it.",
+            help="Also prefixed and wildcard ACLs that apply to the name.",
         ),
         click.option(
             "--operation",
@@ -307,6 +322,8 @@ def delete(
 ) -> None:
     """Delete the ACLs of a resource or principal. Takes effect within seconds.
 
+    Exit code 0 also if no ACL matches.
+
     \b
     mqctl acl delete --principal User:alice --topic orders
     """
@@ -368,6 +385,20 @@ def check(
     settings.show(DECISION, [row])
     if not decision.allowed:
         raise SystemExit(FAILED)
+
+
+def _check_host(host: str) -> None:
+    """Raises Failure for a host that no client has: Kafka's authorizer compares addresses."""
+    from ipaddress import ip_address
+
+    if host == "*":
+        return
+    try:
+        ip_address(host.strip("[]"))
+    except ValueError:
+        raise Failure(
+            f"'{host}' is not an address", remedy="use an IP address or *", exit_code=USAGE
+        ) from None
 
 
 def _exact(each: Acl) -> AclFilter:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -50,6 +52,11 @@ CERTIFICATES = (
 )
 
 
+_NODE_FILE = re.compile(r"node-[0-9]+\.pem")
+"""Every name that `node_file` gives."""
+_WARN_DAYS = 30
+
+
 @click.group(cls=LazyGroup, lazy=COMMANDS, no_args_is_help=True)
 def cert() -> None:
     """Create, renew and show the certificates of nodes and clients."""
@@ -63,7 +70,13 @@ def cert() -> None:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Peers file. Each of its nodes gets a certificate.",
 )
-@click.option("--client", "clients", multiple=True, metavar="NAME", help="Add a client.")
+@click.option(
+    "--client",
+    "clients",
+    multiple=True,
+    metavar="NAME",
+    help="Create NAME.pem, a certificate for a client; repeatable.",
+)
 @click.option(
     "--host",
     "hosts",
@@ -89,10 +102,10 @@ def init(
     """Create an authority in DIRECTORY, and a certificate for each node of the peers file.
 
     If DIRECTORY has an authority, only missing certificates are created. Copy ca.pem and
-    node-ID.pem to node ID. Keep ca.key offline: its holder can act as any node or client.
+    node-ID.pem to node ID. Keep ca.key offline: anyone who has it can act as any node or client.
 
     \b
-    Example: mqctl cert init certs --peers peers.toml --client alice
+    mqctl cert init certs --peers peers.toml --client alice
     """
     if peers is None and not clients:
         raise click.UsageError("specify --peers, --client, or both")
@@ -150,7 +163,7 @@ def renew(settings: Settings, directory: Path, names: tuple[str, ...], days: int
     The authority stays. Nodes read changed files within a few seconds, and keep their connections.
 
     \b
-    Example: mqctl cert renew certs node-1
+    mqctl cert renew certs node-1
     """
     now = datetime.now(UTC)
     paths = [directory / f"{name.removesuffix('.pem')}.pem" for name in names] or [
@@ -173,7 +186,7 @@ def show(settings: Settings, path: Path) -> None:
     """Show the subject, names and expiry of certificates in PEM.
 
     \b
-    Example: mqctl cert show certs
+    mqctl cert show certs
     """
     paths = sorted(path.glob("*.pem")) if path.is_dir() else [path]
     try:
@@ -196,9 +209,22 @@ def _show(settings: Settings, paths: Iterable[Path], now: datetime) -> None:
                 "days_left": left,
             }
         )
-        if left < 30:
-            print_message(f"{path} expires in {left} days: run `mqctl cert renew`")
+        if left < _WARN_DAYS:
+            print_message(f"'{path}' {_expiry(info.not_after, now)}: {_renewal(path)}")
     settings.show(CERTIFICATES, rows)
+
+
+def _expiry(not_after: datetime, now: datetime) -> str:
+    """For example `expired 3 days ago`."""
+    days = abs(not_after - now).days
+    text = "1 day" if days == 1 else f"{days} days" if days else "less than a day"
+    return f"expires in {text}" if now < not_after else f"expired {text} ago"
+
+
+def _renewal(path: Path) -> str:
+    if path.name == CA_CERTIFICATE:
+        return "create another authority with `mqctl cert init`"
+    return f"run `mqctl cert renew {shlex.quote(str(path.parent))}`"
 
 
 def _nodes(peers: Path | None) -> tuple[str, list[PeerNode]]:
@@ -225,6 +251,11 @@ def _extra_hosts(hosts: tuple[str, ...]) -> dict[int, list[str]]:
 def _check_name(name: str) -> None:
     if not name or "/" in name or name.startswith("."):
         raise click.BadParameter(f"invalid client {name!r}: it is the name of a file")
+    file = f"{name}.pem"
+    if file == CA_CERTIFICATE or _NODE_FILE.fullmatch(file):
+        raise click.BadParameter(
+            f"invalid client {name!r}: {file} is the certificate of the authority or of a node"
+        )
 
 
 def _failure(error: Exception) -> Failure:

@@ -46,28 +46,27 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 @click.group(cls=LazyGroup, lazy=COMMANDS, no_args_is_help=True)
 def quota() -> None:
-    """Set, list and delete quotas of users, client ids and addresses.
-
-    Keys of users and client ids: producer_byte_rate and consumer_byte_rate (bytes per second of
-    each broker), request_percentage (of one core), controller_mutation_rate (partitions per
-    second). Key of addresses: connection_creation_rate.
-    """
+    """Set, list and delete quotas of users, client ids and addresses."""
 
 
 def _entity_options(function: FunctionT) -> FunctionT:
     for option, metavar, text in (
-        ("--ip", "ADDRESS", "An address of clients"),
-        ("--client-id", "ID", "A client id"),
-        ("--user", "USER", "A user"),
+        ("--ip", "ADDRESS", "A client address; `{}`: all addresses"),
+        ("--client-id", "ID", "A client id; `{}`: all client ids"),
+        ("--user", "USER", "A user; `{}`: all users"),
     ):
         function = click.option(
-            option, metavar=metavar, help=f"{text}; {_DEFAULT} for those without a quota."
+            option, metavar=metavar, help=f"{text.format(_DEFAULT)} without a quota of their own."
         )(function)
     return function
 
 
 def _names(given: dict[str, Any]) -> dict[str, str | None]:
-    """Names by entity type; None is the default."""
+    """Names by entity type; None is the default. Raises Failure for a combination that no quota
+    has.
+    """
+    if given["ip"] is not None and not given["user"] is given["client_id"] is None:
+        raise Failure("--ip cannot be combined with --user or --client-id", exit_code=USAGE)
     return {
         kind: None if given[option] == _DEFAULT else given[option]
         for option, kind in _TYPES.items()
@@ -78,7 +77,7 @@ def _names(given: dict[str, Any]) -> dict[str, str | None]:
 def _entity(given: dict[str, Any]) -> QuotaEntity:
     names = _names(given)
     if not names:
-        raise Failure("specify whom the quota limits: --user, --client-id or --ip", exit_code=USAGE)
+        raise Failure("specify an entity: --user, --client-id or --ip", exit_code=USAGE)
     return tuple(sorted(names.items()))
 
 
@@ -90,6 +89,10 @@ def _entity(given: dict[str, Any]) -> QuotaEntity:
 def set_(settings: Settings, pairs: tuple[str, ...], dry_run: bool, **given: Any) -> None:
     """Set quotas of a user, a client id, both, or an address; other keys do not change.
 
+    Keys of users and client ids: producer_byte_rate and consumer_byte_rate (bytes per second of
+    each broker), request_percentage (of one core), controller_mutation_rate (partitions per
+    second). Key of addresses: connection_creation_rate.
+
     \b
     mqctl quota set --user alice producer_byte_rate=1048576
     mqctl quota set --user '<default>' --client-id etl request_percentage=50
@@ -99,7 +102,7 @@ def set_(settings: Settings, pairs: tuple[str, ...], dry_run: bool, **given: Any
         try:
             limits[key] = float(text)
         except ValueError:
-            message = f"invalid value {text!r} of {key}: expected a number"
+            message = f"invalid value {text!r} for {key!r}: expected a number"
             raise click.BadParameter(message) from None
     _alter(settings, _entity(given), limits, dry_run=dry_run)
     if dry_run:

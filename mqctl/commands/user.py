@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -42,14 +42,17 @@ MECHANISMS = {"SCRAM-SHA-256": "SHA_256", "SCRAM-SHA-512": "SHA_512"}
 _NAMED_MAX = 50
 
 Credentials = Mapping[str, "list[ScramCredentialInfo]"]
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
-_mechanism_option = click.option(
-    "--mechanism",
-    "mechanisms",
-    multiple=True,
-    type=click.Choice(tuple(MECHANISMS), case_sensitive=False),
-    help="A mechanism; repeatable.",
-)
+
+def _mechanism_option(default: str) -> Callable[[FunctionT], FunctionT]:
+    return click.option(
+        "--mechanism",
+        "mechanisms",
+        multiple=True,
+        type=click.Choice(tuple(MECHANISMS), case_sensitive=False),
+        help=f"SASL mechanism; repeatable. [default: {default}]",
+    )
 
 
 @click.group(cls=LazyGroup, lazy=COMMANDS, no_args_is_help=True)
@@ -59,13 +62,13 @@ def user() -> None:
 
 @click.command()
 @click.argument("name", metavar="USER")
-@_mechanism_option
+@_mechanism_option("SCRAM-SHA-256")
 @click.option(
     "--iterations",
     type=click.IntRange(4096, 16384),
     default=4096,
     metavar="N",
-    help="Cost of a guess of the password, and of a login. [default: 4096]",
+    help="PBKDF2 iterations. More slow down guessing and logins. [4096 to 16384; default: 4096]",
 )
 @password_option()
 @options
@@ -122,7 +125,7 @@ def list_(settings: Settings, names: tuple[str, ...]) -> None:
 def set_password(settings: Settings, name: str, password_file: Any) -> None:
     """Change the password of USER, for all mechanisms that the user has.
 
-    Connections that are open stay open.
+    Open connections stay open.
 
     \b
     mqctl user set-password alice --password-file secret.txt
@@ -140,7 +143,7 @@ def set_password(settings: Settings, name: str, password_file: Any) -> None:
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="USER...")
-@_mechanism_option
+@_mechanism_option("all of the user")
 @click.option("--yes", "-y", is_flag=True, help="Skip the confirmation prompt.")
 @options
 def delete(
@@ -148,7 +151,8 @@ def delete(
 ) -> None:
     """Delete users, or only their credentials for the given mechanisms.
 
-    Connections that are open stay open. ACLs and quotas of the users stay, too.
+    Open connections stay open. ACLs and quotas of the users stay, too. Exit code 1 if a user does
+    not exist, 3 if others were deleted.
 
     \b
     mqctl user delete alice --yes
@@ -184,9 +188,10 @@ def delete(
 
     for name in names:
         if not chosen[name]:
-            missing = _missing(name)
             results[name] = ClientError(
-                ErrorCode.RESOURCE_NOT_FOUND, missing.message, remedy=missing.remedy
+                ErrorCode.RESOURCE_NOT_FOUND,
+                _missing(name).message,
+                remedy="list users with `mqctl user list`",
             )
     deleted = [name for name, outcome in results.items() if outcome is None]
     if settings.output != "table":

@@ -176,3 +176,46 @@ def test_quotas(mqctl: Mqctl, served: Loopback) -> None:
     assert gone.data == [{**row, "value": 1024}] and "no quota 'nope'" in gone.err
     assert mqctl("quota", "delete", "--user", "alice", "--yes").code == 0
     assert len(mqctl("quota", "list", "-o", "json").data) == 1
+
+
+def test_acls_without_effect_are_refused(mqctl: Mqctl, served: Loopback) -> None:
+    create = ("acl", "create", "--allow", "User:alice", "--operation")
+    for arguments, text, remedy in (
+        (
+            ("create", "--group", "x"),
+            "groups have no operation 'create'",
+            "use one of all, read, delete, describe, describe-configs, alter-configs",
+        ),
+        (("read", "--cluster"), "the cluster has no operation 'read'", "idempotent-write"),
+        (("read", "--topic", "x", "--host", "nohost"), "'nohost' is not an address", "or *"),
+    ):
+        done = mqctl(*create, *arguments)
+        assert done.code == 2 and f"error: {text}\n" in done.err and remedy in done.err
+    assert mqctl("acl", "list", "-o", "json").data == []
+    for host in ("*", "10.0.0.1", "[::1]", "::1"):
+        assert mqctl(*create, "read", "--group", "x", "--host", host).code == 0
+
+
+def test_the_operations_of_each_resource_type() -> None:
+    """Those of kafka-acls.sh 4.3.1: its AclCommand lists them when it refuses one."""
+    from mqctl.roles import OPERATIONS
+    from mqd.client.access import AclResourceType
+
+    found = {kind: set(operations.split()) for kind, (_, operations) in OPERATIONS.items()}
+    assert found.keys() == {each.name for each in AclResourceType} - {"UNKNOWN", "ANY"}
+    assert all("all" in operations for operations in found.values())
+    assert found["GROUP"] == {
+        *("alter-configs", "read", "delete", "all", "describe", "describe-configs")
+    }
+    assert found["TRANSACTIONAL_ID"] == {"write", "two-phase-commit", "all", "describe"}
+    assert found["USER"] == {"describe-tokens", "create-tokens", "all"}
+
+
+def test_users_and_quotas_that_do_not_exist(mqctl: Mqctl) -> None:
+    gone = mqctl("user", "delete", "nobody", "--yes")
+    assert gone.code == 1 and "list users with `mqctl user list`" in gone.err
+    both = mqctl("quota", "set", "--user", "bob", "--ip", "10.0.0.1", "producer_byte_rate=1")
+    assert both.code == 2
+    assert "--ip cannot be combined with --user or --client-id" in both.err
+    text = mqctl("quota", "set", "--user", "bob", "producer_byte_rate=abc").err
+    assert "invalid value 'abc' for 'producer_byte_rate': expected a number" in text

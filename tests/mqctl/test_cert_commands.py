@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import ssl
 import stat
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner, Result
 
 from mqctl.__main__ import cli
+from mqctl.commands import cert as cert_command
 from mqd.io.tls_contexts import client_context, server_context
 from mqd.security.distinguished_name import alternative_names
 from mqd.security.tls_settings import KeyStore, TlsSettings, TrustStore
@@ -93,3 +95,27 @@ def test_mistakes_have_remedies(tmp_path: Path) -> None:
         assert result.exit_code != 0
         assert words in result.output + str(result.exception)
     assert not (tmp_path / "ca.key").exists()
+
+
+def test_the_days_until_a_certificate_expires(tmp_path: Path) -> None:
+    now = datetime(2030, 1, 10, tzinfo=UTC)
+    for difference, text in (
+        (timedelta(days=5, hours=1), "expires in 5 days"),
+        (timedelta(hours=1), "expires in less than a day"),
+        (-timedelta(hours=1), "expired less than a day ago"),
+        (-timedelta(days=1, hours=1), "expired 1 day ago"),
+        (-timedelta(days=3, hours=1), "expired 3 days ago"),
+    ):
+        assert cert_command._expiry(now + difference, now) == text
+    directory = tmp_path / "a b"
+    assert run("init", str(directory), "--client", "al", "--days", "5").exit_code == 0
+    warning = f"'{directory}/al.pem' expires in 4 days: run `mqctl cert renew '{directory}'`\n"
+    assert warning in run("show", str(directory)).output
+
+
+def test_a_client_has_no_file_of_the_authority_or_of_a_node(tmp_path: Path) -> None:
+    for name in ("ca", "node-1"):
+        done = run("init", str(tmp_path / "d"), "--client", name)
+        assert done.exit_code == 2 and f"invalid client '{name}'" in done.output
+        assert not (tmp_path / "d").exists()
+    assert run("init", str(tmp_path / "d"), "--client", "node-one").exit_code == 0

@@ -48,6 +48,18 @@ def test_a_mistyped_command_gets_a_suggestion(mqctl: Callable[..., Ran]) -> None
     assert ran.code == 2 and "No such command 'xyz'." in ran.err and "Did you" not in ran.err
 
 
+def test_a_mistyped_option_gets_a_suggestion_only_if_one_is_similar(
+    mqctl: Callable[..., Ran],
+) -> None:
+    ran = mqctl("consume", "orders", "--group", "g")
+    assert ran.code == 2 and "No such option '--group'.\n" in ran.err, ran.err
+    ran = mqctl("group", "seek", "g", "--topic", "t")
+    assert ran.code == 2 and "No such option '--topic'.\n" in ran.err, ran.err
+    ran = mqctl("topic", "list", "--bootsrap", "k:9092")
+    assert ran.code == 2
+    assert "No such option '--bootsrap'. Did you mean '--bootstrap'?\n" in ran.err, ran.err
+
+
 def test_ls_is_list(mqctl: Callable[..., Ran], served: Loopback) -> None:
     served.inside(lambda: served.cluster.add_topic("a", 2))
     assert mqctl("topic", "ls").out == mqctl("topic", "list").out != ""
