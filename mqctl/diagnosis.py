@@ -6,14 +6,14 @@ A request without a response is a finding, too: while the cluster fails, respons
 from __future__ import annotations
 
 from mqctl.disk_findings import check_bounds, check_disks
-from mqctl.findings import Finding, Observed
+from mqctl.findings import DENIED_REMEDY, Finding, Observed
 from mqctl.partition_findings import check_moves, check_partitions
 from mqctl.quorum_findings import check_brokers, check_controller
 
 
 def diagnose(observed: Observed) -> list[Finding]:
     """All findings: controller and brokers, partitions and moves, disks and bounds."""
-    return [
+    findings = [
         *check_controller(observed),
         *check_brokers(observed),
         *check_partitions(observed),
@@ -21,3 +21,7 @@ def diagnose(observed: Observed) -> list[Finding]:
         *check_disks(observed),
         *check_bounds(observed),
     ]
+    denied = [number for number, each in enumerate(findings) if each.remedy == DENIED_REMEDY]
+    for number in denied[1:]:
+        findings[number] = findings[number]._replace(remedy="")
+    return findings

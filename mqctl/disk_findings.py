@@ -6,11 +6,17 @@ from collections.abc import Iterable
 
 from mqctl.findings import (
     BAD,
+    DENIED,
+    DENIED_REMEDY,
     NOTE,
     OK,
     WARNING,
     Finding,
     Observed,
+    is_denied,
+    named_ids,
+    reason_of,
+    remedy_of,
 )
 from mqctl.quantities import format_bytes
 from mqd.client.descriptions import (
@@ -51,7 +57,22 @@ of reaching it, and the remedy.
 def check_disks(observed: Observed) -> Iterable[Finding]:
     worst = OK
     free: list[float] = []
+    denied = [
+        broker_id
+        for broker_id, directories in observed.disks.items()
+        if isinstance(directories, ClientError) and is_denied(directories)
+    ]
+    if denied:
+        worst = WARNING
+        yield Finding(
+            "disks",
+            WARNING,
+            f"cannot describe the log directories of {named_ids('broker', denied)}: {DENIED}",
+            DENIED_REMEDY,
+        )
     for broker_id, directories in sorted(observed.disks.items()):
+        if broker_id in denied:
+            continue
         if isinstance(directories, ClientError):
             worst = WARNING
             yield Finding(
@@ -101,8 +122,8 @@ def check_bounds(observed: Observed) -> Iterable[Finding]:
             yield Finding(
                 "bounds",
                 NOTE,
-                f"broker {broker_id} does not report its memory bounds: {found.message}",
-                found.remedy,
+                f"broker {broker_id} does not report its memory bounds: {reason_of(found)}",
+                remedy_of(found),
             )
             continue
         for each in found:

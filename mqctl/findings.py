@@ -15,9 +15,13 @@ from mqd.client.descriptions import (
     Reassignment,
 )
 from mqd.client.errors import ClientError
+from mqd.errors import ErrorCode
 from mqd.types import TopicPartition
 
 OK, NOTE, WARNING, BAD = "ok", "note", "warning", "bad"
+DENIED = "Cluster authorization failed."
+DENIED_REMEDY = "log in as a principal with DESCRIBE on the cluster"
+"""The remedy of all findings about denied requests; a report has it once."""
 NAMED_MAX = 5
 """At most this many partitions are named in a finding; it also gives their number."""
 
@@ -73,10 +77,28 @@ def named_ids(role: str, ids: Iterable[int], last: str = "and") -> str:
 
 
 def has_controller(observed: Observed) -> bool:
-    """Whether a controller is known. Clusters without DescribeQuorum name it in their metadata."""
+    """Whether a controller is known. If the quorum is not described, because the cluster has no
+    DescribeQuorum or denies it, the response to DescribeCluster names the controller.
+    """
     if isinstance(observed.quorum, ClientError):
-        return observed.quorum.code.name == "UNSUPPORTED_VERSION" and controller_id(observed) >= 0
+        return (
+            observed.quorum.code is ErrorCode.UNSUPPORTED_VERSION or is_denied(observed.quorum)
+        ) and controller_id(observed) >= 0
     return observed.quorum.leader_id >= 0
+
+
+def is_denied(error: ClientError) -> bool:
+    """Whether the principal lacks DESCRIBE on the cluster, which requests of a check need."""
+    return error.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
+def reason_of(error: ClientError) -> str:
+    """Why a request failed, for the end of a sentence."""
+    return DENIED if is_denied(error) else error.message
+
+
+def remedy_of(error: ClientError) -> str:
+    return DENIED_REMEDY if is_denied(error) else error.remedy
 
 
 def controller_id(observed: Observed) -> int:

@@ -15,6 +15,8 @@ from mqctl.findings import (
     has_controller,
     named,
     named_ids,
+    reason_of,
+    remedy_of,
 )
 from mqctl.snapshot import LEADERLESS, OFFLINE, UNDER_MIN_ISR, UNDER_REPLICATED, problems
 from mqd.client.descriptions import (
@@ -29,8 +31,8 @@ def check_partitions(observed: Observed) -> Iterable[Finding]:
         yield Finding(
             "partitions",
             BAD,
-            f"cannot get the state of partitions: {observed.partitions.message}",
-            observed.partitions.remedy,
+            f"cannot get the state of partitions: {reason_of(observed.partitions)}",
+            remedy_of(observed.partitions),
         )
         return
     states = observed.partitions
@@ -39,8 +41,8 @@ def check_partitions(observed: Observed) -> Iterable[Finding]:
         yield Finding(
             "partitions",
             WARNING,
-            f"cannot read min.insync.replicas: {observed.min_isr.message}",
-            observed.min_isr.remedy,
+            f"cannot read min.insync.replicas: {reason_of(observed.min_isr)}",
+            remedy_of(observed.min_isr),
         )
     min_isr = {} if isinstance(observed.min_isr, ClientError) else observed.min_isr
     by_problem: dict[str, list[TopicPartition]] = {}
@@ -163,8 +165,8 @@ def check_moves(observed: Observed) -> Iterable[Finding]:
         yield Finding(
             "moves",
             WARNING,
-            f"cannot list reassignments: {observed.moves.message}",
-            observed.moves.remedy,
+            f"cannot list reassignments: {reason_of(observed.moves)}",
+            remedy_of(observed.moves),
         )
         return
     if observed.moves:

@@ -6,13 +6,18 @@ from collections.abc import Iterable
 
 from mqctl.findings import (
     BAD,
+    DENIED,
+    DENIED_REMEDY,
     OK,
     WARNING,
     Finding,
     Observed,
     controller_id,
     has_controller,
+    is_denied,
     named_ids,
+    reason_of,
+    remedy_of,
 )
 from mqctl.quantities import format_duration
 from mqd.client.descriptions import (
@@ -32,6 +37,11 @@ def check_controller(observed: Observed) -> Iterable[Finding]:
             quorum.message
             if isinstance(quorum, ClientError)
             else "the voters have elected no leader"
+        )
+        return
+    if isinstance(quorum, ClientError) and is_denied(quorum):
+        yield Finding(
+            "controller", WARNING, f"the quorum cannot be checked: {DENIED}", DENIED_REMEDY
         )
         return
     if isinstance(quorum, ClientError):
@@ -122,8 +132,8 @@ def _no_controller(why: str) -> Finding:
     return Finding(
         "controller",
         BAD,
-        f"no controller: {why}. Metadata cannot change, and brokers refuse clients when their "
-        "sessions expire",
+        f"no controller: {why.rstrip('.')}. Metadata cannot change, and brokers refuse clients "
+        "when their sessions expire",
         "start the voters that are down: a majority must run and reach one another; the log of "
         "each voter names the voters it waits for",
     )
@@ -132,7 +142,9 @@ def _no_controller(why: str) -> Finding:
 def check_brokers(observed: Observed) -> Iterable[Finding]:
     cluster = observed.cluster
     if isinstance(cluster, ClientError):
-        yield Finding("brokers", BAD, f"cannot list the brokers: {cluster.message}", cluster.remedy)
+        yield Finding(
+            "brokers", BAD, f"cannot list the brokers: {reason_of(cluster)}", remedy_of(cluster)
+        )
         return
     known = {broker.node_id: broker for broker in cluster.brokers}
     for broker_id in sorted(cluster.fenced):
@@ -143,8 +155,8 @@ def check_brokers(observed: Observed) -> Iterable[Finding]:
             BAD,
             f"broker {broker_id} at {broker.host}:{broker.port}{rack} is fenced: the controller "
             "receives no heartbeats from it",
-            "start it; if it runs, check its log: a broker whose peers file names other voters is "
-            "rejected;"
+            "start it; if it runs, check its log: a broker whose peers file names other voters, or "
+            "whose certificate has expired (`mqctl cert show`), is rejected;"
             " only if its machine is lost for good:"
             f" `mqctl broker drain {broker_id}`, then `mqctl broker unregister {broker_id}`",
         )

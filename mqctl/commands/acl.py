@@ -429,9 +429,6 @@ def _row(each: Acl) -> dict[str, Any]:
 
 
 def _text(each: Acl) -> str:
-    row = _row(each)
-    prefix = "prefix " if row["pattern"] == "prefixed" else ""
-    return (
-        f"{row['permission']} {each.principal} {row['operation']} {row['resource_type']} "
-        f"{prefix}'{each.resource_name}' from {each.host}"
-    )
+    from mqd.client.access import text_of_acl
+
+    return text_of_acl(each)

@@ -33,7 +33,7 @@ from mqctl.outcomes import finish
 from mqctl.planning import MovePlan, plan_drain, plan_leaders
 from mqctl.quantities import format_bytes
 from mqctl.snapshot import Snapshot, directory_row, disks, take_snapshot
-from mqd.errors import some_of
+from mqd.errors import ErrorCode, some_of
 from mqd.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ def list_(settings: Settings) -> None:
     PREFERRED counts the partitions whose preferred leader is the broker, NOT-IN-SYNC its replicas
     that are not in the ISR. A fenced broker is registered, but the controller receives no
     heartbeats from it. A silent broker is not fenced (yet), but did not respond to this command.
+    SIZE and FREE need DESCRIBE on the cluster.
 
     \b
     mqctl broker list
@@ -154,7 +155,9 @@ def broker_row(
         "state": "fenced"
         if broker_id in snapshot.cluster.fenced
         else "alive"
-        if log_dirs is None or isinstance(log_dirs, list)
+        if log_dirs is None
+        or isinstance(log_dirs, list)
+        or log_dirs.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         else "silent",
         "leads": sum(state.leader == broker_id for state in states),
         "preferred": sum(state.replicas[:1] == (broker_id,) for state in states),
@@ -380,7 +383,6 @@ async def elect_other_leaders(
     from mqctl.app import failure_of
     from mqd.client.descriptions import ElectionType
     from mqd.client.errors import ClientError
-    from mqd.errors import ErrorCode
 
     results = await admin.elect_leaders(ElectionType.PREFERRED, partitions)
     errors = [

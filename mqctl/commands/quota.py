@@ -165,7 +165,9 @@ def _alter(
 
     results, rows = run_admin(settings, work)
     settings.show_found(QUOTAS, rows)
-    finish({_shown(entity): outcome for entity, outcome in results.items()})
+    from mqd.client.access import text_of_entity
+
+    finish({text_of_entity(entity): outcome for entity, outcome in results.items()})
 
 
 async def _rows(
@@ -181,7 +183,3 @@ async def _rows(
             for key, value in sorted(limits.items())
         ]
     return rows
-
-
-def _shown(entity: QuotaEntity) -> str:
-    return ", ".join(f"{kind} {_DEFAULT if name is None else name}" for kind, name in entity)

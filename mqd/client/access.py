@@ -54,6 +54,24 @@ class ScramCredentialInfo(NamedTuple):
     iterations: int
 
 
+def text_of_acl(acl: Acl) -> str:
+    """For messages, such as `allow User:alice read topic 'orders' from *`."""
+    prefix = "prefix " if acl.pattern_type is PatternType.PREFIXED else ""
+    words = (acl.permission, acl.operation, acl.resource_type)
+    permission, operation, kind = (each.name.replace("_", "-").lower() for each in words)
+    return (
+        f"{permission} {acl.principal} {operation} {kind} {prefix}'{acl.resource_name}' from "
+        f"{acl.host}"
+    )
+
+
+def text_of_entity(entity: QuotaEntity) -> str:
+    """For messages, such as `user 'alice', client-id <default>`."""
+    return ", ".join(
+        f"{kind} <default>" if name is None else f"{kind} {name!r}" for kind, name in entity
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class ScramUpsertion:
     """Create or replace the credential of a user for one mechanism. `repr` shows no password.

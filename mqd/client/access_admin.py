@@ -39,6 +39,7 @@ from mqd.client.descriptions import ResourceType
 from mqd.client.errors import ClientError, error_from_wire
 from mqd.errors import ErrorCode
 from mqd.security.authorizer import Authorizer, canonical_host, parse_super_users
+from mqd.security.quotas import ADDRESS_KEYS, CLIENT_KEYS, IP_ENTITY
 from mqd.security.scram import HASHES, NONCE_BITS, text_of_bits
 
 DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS, DESCRIBE_CONFIGS = 29, 30, 31, 32
@@ -70,6 +71,9 @@ class AccessAdmin(Calls):
             )
 
         results: dict[Acl, ClientError | None] = await self._each("creating ACLs", wanted, attempt)
+        for acl, error in results.items():
+            if error is not None and ":" not in acl.principal:
+                error.remedy = "write the principal as User:NAME"
         return results
 
     async def describe_acls(self, matching: AclFilter = EVERY_ACL) -> list[Acl]:
@@ -227,7 +231,9 @@ class AccessAdmin(Calls):
                 ],
             }
             response = await self._client.request_controller(ALTER_USER_SCRAM_CREDENTIALS, body)
-            return outcomes_of((row.user, row, row.error_message, None) for row in response.results)
+            return outcomes_of(
+                ((row.user, row, row.error_message, None) for row in response.results), kind="user"
+            )
 
         if len(set(users)) < len(users):
             twice = next(user for user in users if users.count(user) > 1)
@@ -321,6 +327,9 @@ class AccessAdmin(Calls):
         results: dict[QuotaEntity, ClientError | None] = await self._each(
             "altering quotas", list(wanted), attempt
         )
+        for entity, error in results.items():
+            if error is not None and (unknown := _unknown_keys(entity, wanted[entity])):
+                error.remedy = unknown
         return results
 
 
@@ -362,6 +371,22 @@ def _acl(pattern: Any, entry: Any) -> Acl:
 
 def _entity(parts: Any) -> QuotaEntity:
     return tuple(sorted((part.entity_type, part.entity_name) for part in parts))
+
+
+def _unknown_keys(entity: QuotaEntity, keys: Iterable[str]) -> str:
+    """The remedy for keys that no quota of the entity has; empty if there are none."""
+    from mqd.config import nearest
+
+    of_address = entity[0][0] == IP_ENTITY
+    known = ADDRESS_KEYS if of_address else CLIENT_KEYS
+    unknown = next((key for key in keys if key not in known), None)
+    if unknown is None:
+        return ""
+    listed = f"the keys of {'addresses' if of_address else 'users and client ids'} are " + (
+        ", ".join(known)
+    )
+    close = nearest(unknown, known)
+    return listed if close is None else f"did you mean '{close}'? T{listed[1:]}"
 
 
 def _sort_key(entity: QuotaEntity) -> list[tuple[str, bool, str]]:

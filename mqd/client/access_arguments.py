@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
+from numbers import Real
 from typing import Any
 
 from mqd.client.access import (
@@ -19,13 +20,13 @@ from mqd.client.access import (
     ScramDeletion,
     ScramMechanism,
     ScramUpsertion,
+    text_of_entity,
 )
 from mqd.client.arguments import (
     as_list,
     check_choice,
     check_mapping,
     check_member,
-    check_number,
     check_string,
     check_text,
     check_whole,
@@ -173,10 +174,22 @@ def as_quota_changes(name: str, changes: object) -> dict[QuotaEntity, dict[str, 
     wanted: dict[QuotaEntity, dict[str, float | None]] = {}
     for entity, limits in changes.items():
         checked = as_entity(f"a key of {name}", entity)
-        check_mapping(f"{name} of {entity}", limits, "{'producer_byte_rate': 1e6}")
+        whose = text_of_entity(checked)
+        check_mapping(f"{name} of {whose}", limits, "{'producer_byte_rate': 1e6}")
         for key, limit in limits.items():
-            check_text(f"a key in {name} of {entity}", key, "producer_byte_rate")
+            check_text(f"a key in {name} of {whose}", key, "producer_byte_rate")
             if limit is not None:
-                check_number(f"{key} of {entity}", limit, 0)
+                _check_limit(f"{key} of {whose}", limit)
         wanted[checked] = dict(limits)
     return wanted
+
+
+def _check_limit(name: str, value: object) -> None:
+    """A number above 0, as Kafka's brokers require it."""
+    remedy = "it must be a number greater than 0"
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise invalid_type(f"{name} is {shown(value)}", remedy)
+    number = float(value)
+    if not number > 0:  # so neither is NaN
+        whole = int(number) if number == number // 1 else number
+        raise invalid_value(f"{name} is {whole}", remedy)

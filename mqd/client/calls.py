@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import trio
 
+from mqd.client.access import Acl, AclFilter, text_of_acl, text_of_entity
 from mqd.client.arguments import check_above_zero, check_flag, milliseconds
 from mqd.client.cluster import ClusterClient, check_client
 from mqd.client.coordinator import KeyType, find_coordinators
@@ -306,16 +307,18 @@ action is not possible now.
 """
 
 
-def outcomes_of(rows: Iterable[tuple[Any, Any, str | None, Any]]) -> Outcomes:
+def outcomes_of(
+    rows: Iterable[tuple[Any, Any, str | None, Any]], *, kind: str = "topic"
+) -> Outcomes:
     """Sort rows of (key, row with an error code, message, result) into results and keys to
-    retry.
+    retry. `kind`: what keys of type str name.
     """
     outcomes = Outcomes({}, {})
     for key, row, message, result in rows:
         if not row.error_code:
             outcomes.done[key] = result
             continue
-        subject = _subject(key)
+        subject = f"{kind} {key!r}" if isinstance(key, str) else _subject(key)
         error = (
             does_not_exist(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, subject)
             if row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -342,7 +345,11 @@ def _subject(key: Any) -> str:
         return f"{key.type.name.lower()} {key.name!r}"
     if isinstance(key, TopicPartition):
         return f"partition {key}"
-    return f"topic {key!r}" if isinstance(key, str) else str(key)
+    if isinstance(key, Acl):
+        return text_of_acl(key)
+    if isinstance(key, AclFilter):
+        return "deleting ACLs"
+    return text_of_entity(key) if isinstance(key, tuple) else str(key)
 
 
 def raised(outcome: ItemT | ClientError) -> ItemT:

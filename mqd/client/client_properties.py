@@ -81,9 +81,13 @@ def security_of(properties: Mapping[str, str]) -> Security:
         key for key in reader.left if key not in _IGNORED and not key.startswith(_IGNORED_PREFIXES)
     ]
     if unknown:
+        from mqd.config import nearest
+
+        close = nearest(unknown[0], reader.known)
+        remedy = "remove it, or see docs/CLIENT.md, TLS and login"
         raise invalid_value(
-            f"the client property {unknown[0]} is not supported",
-            "remove it, or see docs/CLIENT.md, Security",
+            f"unknown client property {unknown[0]!r}",
+            remedy if close is None else f"did you mean {close!r}?",
         )
     return Security(**options)
 
@@ -93,8 +97,11 @@ class _Reader:
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         self.left = {key: text for key, text in properties.items() if is_security_key(key)}
+        self.known: list[str] = []
+        """All keys that were taken, whether they are set or not."""
 
     def take(self, key: str, default: str = "") -> str:
+        self.known.append(key)
         return self.left.pop(key, default)
 
     def first(self, *keys: str) -> str:

@@ -37,7 +37,7 @@ from mqd.client.peer import PeerConnection
 from mqd.client.peer_opening import start_peer
 from mqd.client.secure_network import secured
 from mqd.client.security import Security
-from mqd.errors import ErrorCode, MqError
+from mqd.errors import ErrorCode, MqError, some_of
 from mqd.io.clock import Clock, SystemClock
 from mqd.io.entropy import Entropy, RandomEntropy
 from mqd.io.net import Network, OsNetwork
@@ -55,9 +55,15 @@ A frozen broker still accepts connections, and never responds.
 HEAD_START_S = 0.5
 """If any broker can respond, the client tries the next one after this time."""
 _METADATA = 3
+_SEE_LOG = "the log of the broker has the reason"
 _NOT_PLAINTEXT = (
     "if this listener requires a login or TLS: give `security`, or set security.protocol"
 )
+_NO_SASL = (
+    f"the listener may require SASL: set security.protocol=SASL_SSL and sasl.mechanism; {_SEE_LOG}"
+)
+_NO_TLS = f"the listener may require TLS: set security.protocol=SASL_SSL; {_SEE_LOG}"
+_NAMED_MAX = 3
 _NAME_BYTES_MAX = 32767
 
 
@@ -104,6 +110,7 @@ class ClusterClient:
         request_timeout_s: float,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         login: Login | None = None,
+        security: Security | None = None,
     ) -> None:
         assert bootstrap
         self.view = ClusterView()
@@ -117,6 +124,7 @@ class ClusterClient:
         self._nursery = nursery
         self._network = network
         self._login = login
+        self._security = security or Security()
         self._connections: dict[tuple[str, int, str], PeerConnection] = {}
         self._opening: dict[tuple[str, int, str], _Opening] = {}
         self._refreshing = trio.Lock()
@@ -172,7 +180,7 @@ class ClusterClient:
 
     def _with_remedy(self, error: ClientError, address: tuple[str, int]) -> ClientError:
         """The failure to connect to a broker of the cluster's metadata, with a remedy: the
-        addresses of the user are right.
+        addresses of the user are right. One that is not known may expect another protocol.
         """
         brokers = self.view.brokers.values()
         broker = next((each for each in brokers if each.address == address), None)
@@ -185,7 +193,25 @@ class ClusterClient:
             if is_silent:
                 why = f"broker {broker.node_id} is frozen, overloaded or cut off"
                 error.remedy = f"{why}: see its log, and `mqctl cluster health`"
+        if broker is None and isinstance(error, ConnectionBroken) and error.ended_by:
+            return self._ended_early(error)
         return error
+
+    def _ended_early(self, error: ConnectionBroken) -> ConnectionBroken:
+        """The error if a broker ends the first connection before the response to its first request:
+        a listener may do this if it expects another protocol.
+        """
+        security = self._security
+        if security.has_sasl:
+            remedy = _SEE_LOG if security.has_tls else _NO_TLS
+        else:
+            remedy = _NO_SASL if security.has_tls else _NOT_PLAINTEXT
+        return ConnectionBroken(
+            f"{error.ended_by} closed the connection during authentication",
+            sent=False,
+            opening=True,
+            remedy=remedy,
+        )
 
     def close_connections(self, purpose: str) -> None:
         """Close the connections that were opened for `purpose`."""
@@ -212,7 +238,7 @@ class ClusterClient:
         known = [broker.address for broker in self.view.brokers.values()]
         tried = list(dict.fromkeys(known + self._bootstrap))
         start = self.entropy.below(len(known)) if known else 0
-        failures: list[ClientError] = []
+        failures: dict[tuple[str, int], ClientError] = {}
         connected: list[PeerConnection] = []
 
         async def attempt(address: tuple[str, int], ended: trio.Event) -> None:
@@ -220,7 +246,7 @@ class ClusterClient:
                 connected.append(await self.connection_to(address))
                 nursery.cancel_scope.cancel()
             except ClientError as error:
-                failures.append(error)
+                failures[address] = error
             ended.set()
 
         async with joining_nursery() as nursery:
@@ -231,14 +257,7 @@ class ClusterClient:
                     await ended.wait()
         if connected:
             return connected[0]
-        if len(failures) == 1:
-            raise failures[0]
-        codes = {error.code for error in failures}
-        raise PeerUnreachable(
-            codes.pop() if len(codes) == 1 else ErrorCode.NETWORK_EXCEPTION,
-            "none of the brokers can be reached: " + "; ".join(error.message for error in failures),
-            remedy=failures[0].remedy,
-        )
+        raise _failure_of_all(failures)
 
     async def connection_to_leader(self, node_id: int) -> PeerConnection:
         """The connection to a broker that leads a partition in the view.
@@ -330,6 +349,17 @@ class ClusterClient:
                 raise error_from_wire(response.error_code, "the view of the cluster")
             self.view = self.view.merge(response, all_topics=names is None)
             return self.view
+
+    async def first_view(self) -> ClusterView:
+        """As `refresh` of the brokers, with the first request of a client. A listener with SASL
+        ends a connection whose first request is not one of a login.
+        """
+        try:
+            return await self.refresh([])
+        except ConnectionBroken as error:
+            if not error.ended_by:
+                raise
+            raise self._ended_early(error) from None
 
     async def topic(
         self, name: str, *, deadline: float, create: bool = False, unknown_grace_s: float = 0.0
@@ -432,6 +462,35 @@ class ClusterClient:
                 raise
 
 
+def _failure_of_all(failures: Mapping[tuple[str, int], ClientError]) -> ClientError:
+    """The error of an attempt to connect to any of several addresses. The same reason stands
+    once.
+    """
+    first, *others = failures.values()
+    if not others:
+        return first
+    reasons = {_without_address(each.message, *at) for at, each in failures.items()}
+    if len(reasons) == 1:
+        names = some_of([f"{host}:{port}" for host, port in failures], _NAMED_MAX)
+        message = f"all {len(failures)} brokers ({names}): {reasons.pop()}"
+    else:
+        message = "none of the brokers can be reached: " + "; ".join(
+            each.message for each in failures.values()
+        )
+    codes = {each.code for each in failures.values()}
+    code = codes.pop() if len(codes) == 1 else ErrorCode.NETWORK_EXCEPTION
+    return PeerUnreachable(code, message, remedy=first.remedy)
+
+
+def _without_address(message: str, host: str, port: int) -> str:
+    address = f"{host}:{port}"
+    return (
+        message.removeprefix(f"{address} ")
+        .removesuffix(f" at {address}")
+        .replace(address, "the address")
+    )
+
+
 def _check_topic(name: object) -> None:
     """Reject what the protocol cannot encode; the broker checks everything else."""
     try:
@@ -501,18 +560,14 @@ async def connect(
             request_timeout_s=request_timeout_s,
             connect_timeout_s=connect_timeout_s,
             login=login,
+            security=security,
         )
         if wait_s > 0:
             await client.retry(
-                "connecting", lambda: client.refresh([]), deadline=trio.current_time() + wait_s
+                "connecting", client.first_view, deadline=trio.current_time() + wait_s
             )
         else:
-            try:
-                await client.refresh([])
-            except ConnectionBroken as error:
-                if security is None:
-                    error.remedy = _NOT_PLAINTEXT
-                raise
+            await client.first_view()
         try:
             yield client
         finally:

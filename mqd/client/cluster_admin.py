@@ -94,11 +94,7 @@ class ClusterAdmin(Calls):
             )
             if response.error_code:
                 return Outcomes(
-                    {
-                        node_id: error_from_wire(
-                            response.error_code, f"log directories of broker {node_id}"
-                        )
-                    },
+                    {node_id: error_from_wire(response.error_code, "describing log directories")},
                     {},
                 )
             return Outcomes({node_id: [_log_directory(row) for row in response.results]}, {})

@@ -10,6 +10,15 @@ from typing import Any
 
 from mqd.errors import ErrorCode, MqError
 
+
+def _needs_acl(resource: str) -> str:
+    """The remedy of a denied request. `resource`: the option of `mqctl acl check`."""
+    return (
+        "needs an ACL: see `authorization result=denied` in the broker's log, or `mqctl acl check "
+        f"User:NAME OPERATION {resource}`"
+    )
+
+
 REMEDIES: dict[ErrorCode, str] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: (
         "list the topics with `mqctl topic list`, or create it with `mqctl topic create`"
@@ -52,12 +61,11 @@ REMEDIES: dict[ErrorCode, str] = {
     ErrorCode.INVALID_RECORD: "set a key in every record: a compacted topic requires it",
     ErrorCode.POLICY_VIOLATION: "split the request into smaller ones",
     ErrorCode.THROTTLING_QUOTA_EXCEEDED: "wait, or raise the quota",
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "get permission to use this topic",
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "get permission to change the cluster",
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: "get permission to use this group",
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
-        "get permission to use this transactional id"
-    ),
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: _needs_acl("--topic NAME"),
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: _needs_acl("--cluster"),
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: _needs_acl("--group NAME"),
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _needs_acl("--transactional-id ID"),
+    ErrorCode.SECURITY_DISABLED: "set authorizer.class.name on every node, see docs/SECURITY.md",
     ErrorCode.GROUP_ID_NOT_FOUND: "list the groups with `mqctl group list`",
     ErrorCode.NON_EMPTY_GROUP: "stop its members first; list them with `mqctl group describe`",
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: (
@@ -88,6 +96,15 @@ REMEDIES: dict[ErrorCode, str] = {
     ),
     ErrorCode.PRODUCER_FENCED: "another producer uses this transactional id: close this producer",
 }
+
+_DENIED: Mapping[ErrorCode, str] = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed.",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Cluster authorization failed.",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Transactional Id authorization failed.",
+    ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED: "Delegation Token authorization failed.",
+}
+"""Kafka's sentences for denied requests. Some APIs of Kafka have other texts, or none."""
 
 NEVER_SENT = "nothing was sent"
 MAYBE_SENT = "the request may have been carried out"
@@ -144,13 +161,16 @@ class TlsHandshakeFailed(PeerUnreachable):
 
 class ConnectionBroken(ClientError):
     """The connection ended before the response came. With `sent`, the peer may have carried the
-    request out."""
+    request out. `opening`: the request only opens the connection, and changes nothing."""
 
-    def __init__(self, message: str, *, sent: bool) -> None:
-        super().__init__(
-            ErrorCode.NETWORK_EXCEPTION, f"{message}; {MAYBE_SENT if sent else NEVER_SENT}"
-        )
+    def __init__(
+        self, message: str, *, sent: bool, opening: bool = False, remedy: str = ""
+    ) -> None:
+        fate = "" if opening else f"; {MAYBE_SENT if sent else NEVER_SENT}"
+        super().__init__(ErrorCode.NETWORK_EXCEPTION, f"{message}{fate}", remedy=remedy)
         self.sent = sent
+        self.ended_by = ""
+        """The peer ("host:port"), if it closed or reset the connection."""
 
 
 class DeadlineExceeded(ClientError):
@@ -260,8 +280,11 @@ def error_from_wire(code: int, subject: str, detail: str | None = None) -> Clien
             ErrorCode.UNKNOWN_SERVER_ERROR,
             f"{subject}: error code {code}, which this client does not know",
         )
-    reason = detail or known.name.lower().removesuffix("_exception").replace("_", " ")
-    is_complete = reason.lower().startswith(f"{subject.lower()} ")
+    name = known.name.lower().removesuffix("_exception").replace("_", " ")
+    reason = _DENIED.get(known) or detail or name
+    is_complete = reason.lower().startswith(f"{subject.lower()} ") or (
+        known is ErrorCode.SECURITY_DISABLED and detail
+    )
     return ClientError(known, reason if is_complete else f"{subject}: {reason}")
 
 

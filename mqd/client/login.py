@@ -28,7 +28,10 @@ _ROUNDS_MAX = 8
 _REAUTHENTICATION_FROM, _REAUTHENTICATION_WIDTH = 0.85, 0.10
 """A client logs in again after 85 to 95 percent of the lifetime of the session, as Kafka's do."""
 _RENEWAL_SECONDS_MAX = 30.0
-_WRONG_PASSWORD = "check the user name and the password; list SCRAM users with `mqctl user list`"
+_WRONG_PASSWORD = (
+    "check the user name and the password. An administrator can list SCRAM users with `mqctl user "
+    "list`."
+)
 _NO_SASL = "this listener has no SASL: use security.protocol=PLAINTEXT or SSL, or another port"
 
 

@@ -26,15 +26,18 @@ from mqd.client.errors import ClientError, ConnectionBroken, DeadlineExceeded
 from mqd.errors import ErrorCode, ProtocolError
 from mqd.io.net import Stream
 from mqd.protocol.apis import by_key
-from mqd.protocol.frame import FrameReader
+from mqd.protocol.frame import FrameReader, TlsRecord
 from mqd.protocol.request_parts import LARGE_BYTES, RequestParts
 from mqd.protocol.schema import Api, decode_response_header, encode_request_header
 
 API_VERSIONS_KEY = 18
+_OPENING_KEYS = frozenset({API_VERSIONS_KEY, 17, 36})
+"""ApiVersions, SaslHandshake and SaslAuthenticate: requests that only open the connection."""
 _SIZE = struct.Struct(">i")
 _ERROR = struct.Struct(">h")
 _CORRELATION_ID_MAX = 2**31 - 1
 _WRITE_BYTES = 256 * limits.KIB
+_TLS_REMEDY = "set security.protocol=SSL, or SASL_SSL with SASL"
 
 
 class Posted:
@@ -89,6 +92,8 @@ class PeerConnection:
         """When the oldest open request was sent, or the last response came: the later of both.
         """
         self._failure: str | None = None
+        self._failure_remedy = ""
+        self._ended_by = ""
         self._login_ended: trio.Event | None = None
         """While the client logs in again: other requests wait for it, because the peer accepts only
         those of the login.
@@ -276,7 +281,7 @@ class PeerConnection:
             await self._slots.acquire()
         if self._failure is not None:
             self._slots.release()  # passes the wake-up on to the next one in line
-            raise ConnectionBroken(self._failure, sent=False)
+            raise self._broken(api, sent=False)
         posted = Posted(api, version, self._take_correlation_id())
         if not self._waiters:
             self._silent_since = trio.current_time()
@@ -291,7 +296,7 @@ class PeerConnection:
         """
         await posted.ended.wait()
         if posted.failure is not None:
-            raise ConnectionBroken(posted.failure, sent=posted.written)
+            raise self._broken(posted.api, sent=posted.written)
         assert posted.frame is not None
         try:
             correlation_id, position = decode_response_header(
@@ -362,7 +367,7 @@ class PeerConnection:
                 finally:
                     written.set()
         except OSError as error:
-            self._fail(f"writing to {self.peer} failed: {reason_of(error)}")
+            self._fail_with(error, "writing to")
 
     async def _send_gathered(
         self, taken: list[tuple[bytes | bytearray | memoryview, Posted | None]]
@@ -387,13 +392,15 @@ class PeerConnection:
             while True:
                 received = await self._stream.receive_into(self._frames.room())
                 if received == 0:
-                    self._fail(f"{self.peer} closed the connection")
+                    self._fail(f"{self.peer} closed the connection", ended_by=self.peer)
                     return
                 self._frames.received(received)
                 while (frame := self._frames.next_frame()) is not None:
                     self._on_frame(frame)
         except OSError as error:
-            self._fail(f"reading from {self.peer} failed: {reason_of(error)}")
+            self._fail_with(error, "reading from")
+        except TlsRecord:
+            self._fail(f"{self.peer} requires TLS", remedy=_TLS_REMEDY)
         except ProtocolError as error:
             self._fail(f"{self.peer} does not speak the Kafka protocol here: {error}")
 
@@ -413,10 +420,30 @@ class PeerConnection:
         waiter.ended.set()
         self._slots.release()
 
-    def _fail(self, reason: str) -> None:
+    def _broken(self, api: Api, *, sent: bool) -> ConnectionBroken:
+        """The error of a request that gets no response."""
+        assert self._failure is not None
+        error = ConnectionBroken(
+            self._failure,
+            sent=sent,
+            opening=api.key in _OPENING_KEYS,
+            remedy=self._failure_remedy,
+        )
+        error.ended_by = self._ended_by
+        return error
+
+    def _fail_with(self, error: OSError, doing: str) -> None:
+        self._fail(
+            f"{doing} {self.peer} failed: {reason_of(error)}",
+            ended_by=self.peer if isinstance(error, ConnectionError) else "",
+        )
+
+    def _fail(self, reason: str, *, remedy: str = "", ended_by: str = "") -> None:
         if self._failure is not None:
             return
         self._failure = reason
+        self._failure_remedy = remedy
+        self._ended_by = ended_by
         while self._waiters:
             waiter = self._waiters.popleft()
             waiter.failure = reason

@@ -6,11 +6,11 @@ The names are those of Kafka's client properties: `security.protocol`, `ssl.trus
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mqd.client.errors import invalid_value
+from mqd.client.errors import InvalidValue, invalid_value
 from mqd.security.client_listeners import SecurityProtocol
 from mqd.security.mechanism import MECHANISMS, OAUTHBEARER
 
@@ -54,10 +54,7 @@ class Security:
 
     def __post_init__(self) -> None:
         if self.protocol not in SecurityProtocol.__members__:
-            raise invalid_value(
-                f"protocol is {self.protocol!r}",
-                f"use one of {', '.join(SecurityProtocol.__members__)}",
-            )
+            raise _unknown("security.protocol", self.protocol, SecurityProtocol.__members__)
         if self.key is not None and self.certificate is None:
             raise invalid_value("key is set, and certificate is not", "set both")
         if self.has_sasl:
@@ -70,11 +67,10 @@ class Security:
 
     def _check_login(self) -> None:
         """Raises InvalidValue unless the login is complete."""
+        if self.mechanism is None:
+            raise invalid_value("sasl.mechanism is not set", f"use one of {', '.join(MECHANISMS)}")
         if self.mechanism not in MECHANISMS:
-            raise invalid_value(
-                f"mechanism (sasl.mechanism) is {self.mechanism!r}",
-                f"use one of {', '.join(MECHANISMS)}",
-            )
+            raise _unknown("sasl.mechanism", self.mechanism, MECHANISMS)
         if self.mechanism == OAUTHBEARER:
             if self.token is None:
                 raise invalid_value(
@@ -95,3 +91,15 @@ class Security:
     @property
     def has_sasl(self) -> bool:
         return SecurityProtocol[self.protocol].has_sasl
+
+
+def _unknown(key: str, value: str, known: Iterable[str]) -> InvalidValue:
+    """The error for a value that is none of `known`; suggests the most similar one."""
+    from mqd.config import nearest
+
+    listed = f"use one of {', '.join(known)}"
+    close = nearest(value.upper(), known)
+    return invalid_value(
+        f"unknown {key} {value!r}",
+        listed if close is None else f"did you mean {close!r}? U{listed[1:]}",
+    )

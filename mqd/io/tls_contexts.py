@@ -157,8 +157,8 @@ def _read(location: str, where: str) -> bytes:
             return file.read(_STORE_BYTES_MAX)
     except OSError as error:
         raise ConfigError(
-            f"{where}{location}: cannot be read ({error.strerror}); check the path, and that the "
-            "user of mqd may read it"
+            f"{where}{location}: cannot be read ({error.strerror}); check the path, and that this "
+            "user may read it"
         ) from None
 
 

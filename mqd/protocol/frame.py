@@ -25,6 +25,10 @@ _TLS_RECORDS = (0x1503, 0x1603)
 """How an alert or a handshake of TLS begins."""
 
 
+class TlsRecord(ProtocolError):
+    """The other side speaks TLS."""
+
+
 class FrameReader:
     """Takes bytes in pieces of any size, and returns complete frames. Receive into `room` and call
     `received` with the number of bytes, or pass bytes to `receive_data`.
@@ -121,10 +125,7 @@ class FrameReader:
         length: int = _LENGTH.unpack_from(self._buffer, self._start)[0]
         if not self._bytes_min <= length <= self._bytes_max:
             if length >> 16 in _TLS_RECORDS:
-                raise ProtocolError(
-                    "a TLS record: the listener requires TLS, set security.protocol=SSL, or "
-                    "SASL_SSL with SASL"
-                )
+                raise TlsRecord("a TLS record instead of a frame")
             raise ProtocolError(
                 f"frame of {length} bytes; {self._bytes_min} to {self._bytes_max} are taken"
             )

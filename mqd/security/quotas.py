@@ -30,6 +30,13 @@ REQUEST_PERCENTAGE: Final = "request_percentage"
 CONTROLLER_MUTATION_RATE: Final = "controller_mutation_rate"
 CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
 
+CLIENT_KEYS: Final = (
+    *(PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE),
+    CONTROLLER_MUTATION_RATE,
+)
+"""The keys of users and client ids."""
+ADDRESS_KEYS: Final = (CONNECTION_CREATION_RATE,)
+
 USER_ENTITY: Final = "user"
 CLIENT_ENTITY: Final = "client-id"
 IP_ENTITY: Final = "ip"

@@ -56,12 +56,24 @@ def test_names_of_kafka_and_of_librdkafka() -> None:
 
 def test_invalid_properties() -> None:
     for properties, reason in (
-        ({"security.protocol": "TLS"}, "protocol is 'TLS'"),
+        ({"security.protocol": "TLS"}, "unknown security.protocol 'TLS': use one of PLAINTEXT"),
+        (
+            {"security.protocol": "SASL_TLS"},
+            r"unknown security.protocol 'SASL_TLS': did you mean 'SASL_SSL'\? Use one of PLAINTEXT",
+        ),
+        (
+            {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-256"},
+            r"unknown sasl.mechanism 'SCRAM-256': did you mean 'SCRAM-SHA-256'\? Use one of PLAIN",
+        ),
+        (
+            {"sasl.user": "u"},
+            r"unknown client property 'sasl.user': did you mean 'sasl.username'\?",
+        ),
         ({"security.protocol": "SASL_SSL"}, "mechanism"),
         ({"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"}, "GSSAPI"),
         ({"sasl.jaas.config": 'x required password="hush"'}, "does not end"),
         ({"ssl.keystore.type": "JKS"}, "needs Java"),
-        ({"ssl.tpyo": "hush"}, "ssl.tpyo is not supported"),
+        ({"ssl.xyz.abc": "hush"}, "unknown client property 'ssl.xyz.abc': remove it"),
         ({"enable.ssl.certificate.verification": "false"}, "anyone could pretend"),
     ):
         with pytest.raises(InvalidValue, match=reason) as caught:

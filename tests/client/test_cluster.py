@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import trio
 
+from mqd.client import cluster as cluster_module
 from mqd.client.admin import Admin
 from mqd.client.bootstrap import parse_bootstrap
 from mqd.client.cluster import connect
@@ -20,9 +21,10 @@ from mqd.client.errors import (
 )
 from mqd.client.peer import PeerConnection
 from mqd.client.producer import open_producer
+from mqd.client.security import Security
 from mqd.errors import ErrorCode
 from mqd.types import TopicPartition
-from tests.client.fake import API_VERSIONS, METADATA, FakeCluster, Hang
+from tests.client.fake import API_VERSIONS, METADATA, FakeCluster, Hang, HangUp
 
 
 @pytest.mark.parametrize(
@@ -60,12 +62,59 @@ async def test_no_broker_responds(nursery: trio.Nursery) -> None:
         async with connect("fake:9001", network=cluster):
             pass
     with pytest.raises(
-        PeerUnreachable,
-        match="none of the brokers can be reached: nothing listens at fake:9001; nothing "
-        "listens at x:1",
+        PeerUnreachable, match=r"all 2 brokers \(fake:9001, x:1\): nothing listens$"
     ):
         async with connect("fake:9001,x:1", network=cluster):
             pass
+    cluster.down.clear()
+    cluster.one.script(API_VERSIONS, HangUp())
+    with pytest.raises(
+        PeerUnreachable,
+        match="none of the brokers can be reached: fake:9001 closed the connection during "
+        "authentication; nothing listens at x:1",
+    ):
+        async with connect("fake:9001,x:1", network=cluster):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("protocol", "words"),
+    [
+        ("PLAINTEXT", "if this listener requires a login or TLS"),
+        ("SSL", "the listener may require SASL: set security.protocol=SASL_SSL and sasl.mechanism"),
+    ],
+)
+@pytest.mark.parametrize("request_", [API_VERSIONS, METADATA])
+@pytest.mark.parametrize("wait_s", [0.0, 1.0])
+async def test_a_broker_that_ends_the_connection_before_its_first_response(
+    nursery: trio.Nursery,
+    autojump_clock: trio.abc.Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    protocol: str,
+    words: str,
+    request_: int,
+    wait_s: float,
+) -> None:
+    """A listener with SASL responds to ApiVersions, and ends the connection at another request."""
+    monkeypatch.setattr(cluster_module, "secured", lambda network, security: network)
+    cluster = FakeCluster(nursery)
+    cluster.one.script(request_, *[HangUp()] * 200)
+    security = Security(protocol=protocol)
+    with pytest.raises(ClientError, match=r"fake:9001 closed .* during authentication$") as caught:
+        async with connect("fake:9001", network=cluster, security=security, wait_s=wait_s):
+            pass
+    assert words in caught.value.remedy
+    assert isinstance(caught.value, DeadlineExceeded if wait_s else ConnectionBroken)
+
+
+async def test_a_later_request_may_have_been_carried_out(nursery: trio.Nursery) -> None:
+    cluster = FakeCluster(nursery)
+    async with connect("fake:9001", network=cluster) as client:
+        cluster.one.script(METADATA, HangUp(after=True))
+        with pytest.raises(
+            ConnectionBroken, match="fake:9001 closed the connection; the request may have been"
+        ):
+            await client.refresh([])
 
 
 async def test_waiting_for_a_node_that_starts(
@@ -247,3 +296,27 @@ async def test_a_wrong_argument_of_connect(
     with pytest.raises(kind, match=sentence):
         async with connect(**{"bootstrap": [("fake", 9001)], **arguments}):
             raise AssertionError
+
+
+def test_denied_requests_have_one_sentence_and_one_remedy() -> None:
+    for code, detail, sentence, option in (
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, None, "Topic", "--topic NAME"),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.", "Topic", "--topic NAME"),
+        (ErrorCode.GROUP_AUTHORIZATION_FAILED, "", "Group", "--group NAME"),
+        (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Request x is not ..", "Cluster", "--cluster"),
+        (
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            None,
+            "Transactional Id",
+            "--transactional-id ID",
+        ),
+    ):
+        error = error_from_wire(code, "it", detail)
+        assert error.message == f"it: {sentence} authorization failed."
+        assert error.remedy == (
+            "needs an ACL: see `authorization result=denied` in the broker's log, or `mqctl acl "
+            f"check User:NAME OPERATION {option}`"
+        )
+    error = error_from_wire(ErrorCode.SECURITY_DISABLED, "it", "No Authorizer is configured.")
+    assert error.message == "No Authorizer is configured."
+    assert "set authorizer.class.name on every node" in error.remedy

@@ -203,6 +203,22 @@ async def test_an_invalid_response_breaks_the_connection(
     assert ours.closed
 
 
+@pytest.mark.parametrize("record", [b"\x15\x03\x03\x00\x02\x02\x32", b"\x16\x03\x01\x00\x30"])
+async def test_a_listener_with_tls(nursery: trio.Nursery, record: bytes) -> None:
+    ours, theirs = stream_pair()
+    peer = PeerConnection(ours, peer="x:1")
+    await nursery.start(peer.run)
+    async with trio.open_nursery() as askers:
+
+        async def ask() -> None:
+            with pytest.raises(ConnectionBroken, match=r"x:1 requires TLS$") as caught:
+                await peer.negotiate()
+            assert caught.value.remedy == "set security.protocol=SSL, or SASL_SSL with SASL"
+
+        askers.start_soon(ask)
+        await theirs.send_all(record)
+
+
 async def test_an_undecodable_response_breaks_the_connection(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
     cluster.one.script(METADATA, Raw(b"\x01\x02"))

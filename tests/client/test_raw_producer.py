@@ -288,7 +288,7 @@ FATAL = [
     (ErrorCode.UNKNOWN_PRODUCER_ID, "does not continue producer id"),
     (ErrorCode.INVALID_PRODUCER_EPOCH, "a-0: invalid producer epoch"),
     (ErrorCode.INVALID_RECORD, "a-0: invalid record"),
-    (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "a-0: topic authorization failed"),
+    (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "a-0: Topic authorization failed."),
 ]
 
 

@@ -64,6 +64,8 @@ def test_acls(mqctl: Mqctl, served: Loopback) -> None:
     )
     wrong = mqctl("acl", "create", "--allow", "alice", "--operation", "read", "--topic", "orders")
     assert wrong.code == 1 and "no colon is present" in wrong.err
+    assert wrong.err.startswith("error: allow alice read topic 'orders' from *: Could not parse")
+    assert wrong.err.endswith("\n  write the principal as User:NAME\n")
     assert mqctl("acl", "create", *read).code == 2, "no resource"
     rows = mqctl("acl", "list", "--topic", "orders", "--matching", "-o", "json").data
     assert rows == [
@@ -167,7 +169,16 @@ def test_quotas(mqctl: Mqctl, served: Loopback) -> None:
     assert mqctl("quota", "set", "producer_byte_rate=1").code == 2, "whom?"
     assert mqctl("quota", "set", "--user", "a", "producer_byte_rate=x").code == 2
     wrong = mqctl("quota", "set", "--user", "a", "nope=1")
-    assert wrong.code == 1 and "Invalid configuration key nope" in wrong.err
+    assert wrong.code == 1 and "error: user 'a': Invalid configuration key nope\n" in wrong.err
+    assert "  the keys of users and client ids are producer_byte_rate, consumer_byte" in wrong.err
+    wrong = mqctl("quota", "set", "--user", "a", "producer_byte_rat=1")
+    assert "  did you mean 'producer_byte_rate'? The keys of users and client ids" in wrong.err
+    wrong = mqctl("quota", "set", "--ip", "10.0.0.1", "producer_byte_rate=1")
+    assert "  the keys of addresses are connection_creation_rate\n" in wrong.err
+    wrong = mqctl("quota", "set", "--user", "bob", "producer_byte_rate=-5")
+    assert wrong.err == (
+        "error: producer_byte_rate of user 'bob' is -5\n  it must be a number greater than 0\n"
+    )
     asked = mqctl("quota", "delete", "--user", "alice")
     assert asked.code == 2 and "producer_byte_rate, request_percentage" in asked.err
     gone = mqctl(

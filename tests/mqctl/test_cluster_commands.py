@@ -13,6 +13,7 @@ import yaml
 
 from chaos.node import free_ports
 from mqctl import moving
+from mqd.errors import ErrorCode
 from tests.client.fake import (
     ALTER_REASSIGNMENTS,
     DESCRIBE_QUORUM,
@@ -26,7 +27,7 @@ from tests.client.loopback import Loopback
 from tests.ran import Ran
 
 Mqctl = Callable[..., Ran]
-DESCRIBE_CONFIGS = 32
+DESCRIBE_CONFIGS, DESCRIBE_LOG_DIRS = 32, 35
 
 
 @pytest.fixture
@@ -93,6 +94,17 @@ def test_brokers_are_listed_and_described(mqctl: Mqctl, three: Loopback) -> None
     assert "/data" in text and "/broken" in text and "50 B" in text
     ran = mqctl("broker", "describe", "7")
     assert ran.code == 1 and "existing brokers: 1, 2, 3" in ran.err
+
+
+def test_a_broker_that_denies_its_log_directories_is_alive(mqctl: Mqctl, served: Loopback) -> None:
+    denied = {"error_code": ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "results": []}
+    served.inside(lambda: served.cluster.one.script(DESCRIBE_LOG_DIRS, denied, denied))
+    ran = mqctl("broker", "list", "-o", "json")
+    assert [(row["state"], row["bytes"]) for row in ran.data] == [("alive", None)]
+    assert ran.code == 3 and "Cluster authorization failed." in ran.err
+    ran = mqctl("broker", "list")
+    (row,) = [line.split() for line in ran.out.splitlines()[1:]]
+    assert "alive" in row and row[-2:] == ["-", "-"]
 
 
 def test_an_unreachable_broker_is_reported(mqctl: Mqctl, three: Loopback) -> None:

@@ -74,6 +74,29 @@ def test_each_failed_request_is_a_finding() -> None:
     }
 
 
+def test_denied_requests_are_warnings_with_one_remedy() -> None:
+    denied = ClientError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "x: Cluster authorization failed.")
+    findings = diagnose(
+        observed(quorum=denied, moves=denied, disks=dict.fromkeys((1, 2, 3), denied))
+    )
+    reason = "Cluster authorization failed."
+    assert [(each.check, each.level, each.what) for each in findings if each.level != OK] == [
+        ("controller", WARNING, f"the quorum cannot be checked: {reason}"),
+        ("moves", WARNING, f"cannot list reassignments: {reason}"),
+        (
+            "disks",
+            WARNING,
+            f"cannot describe the log directories of brokers 1, 2 and 3: {reason}",
+        ),
+    ]
+    assert [each.remedy for each in findings if each.remedy] == [
+        "log in as a principal with DESCRIBE on the cluster"
+    ]
+    nobody = ClusterDescription("c", -1, (BrokerInfo(1, "host", 9091, None),), frozenset())
+    first = diagnose(observed(quorum=denied, cluster=nobody))[0]
+    assert first.level == BAD and "no controller: x: Cluster authorization failed. M" in first.what
+
+
 def test_a_quorum_without_a_leader_is_the_first_finding() -> None:
     first = diagnose(observed(quorum=Quorum(-1, 4, 10, (voter(1),))))[0]
     assert (first.check, first.level) == (
@@ -141,6 +164,7 @@ def test_fenced_and_unreachable_nodes_have_different_findings() -> None:
     assert "broker 3 at host:9093, rack r is fenced" in fenced.what
     look, unregister = fenced.remedy.split("; only if its machine is lost for good: ")
     assert look.startswith("start it; if it runs, check its log: a broker whose peers file")
+    assert "or whose certificate has expired (`mqctl cert show`), is rejected" in look
     assert "drain" not in look and "broker drain 3" in unregister and "unregister 3" in unregister
     assert (
         "broker 2 is unreachable from here" in unreachable.what
