@@ -99,6 +99,8 @@ the node run.
 """
 SENT_BYTES_PER_SLICE = 4 * MIB
 """Bytes sent on one connection in one slice: about a millisecond of copying."""
+TLS_RECORD_BYTES = 16 * KIB
+"""The most bytes that one TLS record holds (RFC 8446)."""
 TLS_RECEIVE_BYTES = 64 * KIB
 """Encrypted bytes that one call receives."""
 TLS_SEND_BYTES = 64 * KIB

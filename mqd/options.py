@@ -76,7 +76,7 @@ class Option(NamedTuple):
 
     @property
     def documentation(self) -> str:
-        """The documentation in DescribeConfigs. For a key without effect it says so first."""
+        """The documentation in DescribeConfigs. A notice begins it if the key has no effect."""
         return (
             f"{IGNORED_BY_MQD}: {self.note}. {self.meaning}"
             if self.status is Status.IGNORED

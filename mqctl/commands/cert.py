@@ -89,7 +89,7 @@ def init(
     """Create an authority in DIRECTORY, and a certificate for each node of the peers file.
 
     If DIRECTORY has an authority, only missing certificates are created. Copy ca.pem and
-    node-ID.pem to node ID. Keep ca.key offline: whoever has it can act as any node or client.
+    node-ID.pem to node ID. Keep ca.key offline: its holder can act as any node or client.
 
     \b
     Example: mqctl cert init certs --peers peers.toml --client alice

@@ -17,10 +17,11 @@ from uuid import UUID
 
 from mqd.controller.endpoints import Endpoints, address_on
 from mqd.controller.part_sizes import empty_size
-from mqd.controller.records import QuotaEntity
 from mqd.raft import versions
 from mqd.security.acls import Acl
+from mqd.security.quotas import QuotaEntity
 from mqd.security.scram_credentials import ScramCredential, ScramMechanism
+from mqd.security.scram_shapes import ScramShapes
 from mqd.types import INTERNAL_TOPICS, NO_EPOCH, NodeId
 
 TOPIC: Final = "topic"
@@ -118,6 +119,8 @@ class MetadataImage:
         """
         self.scram_credentials: dict[tuple[str, ScramMechanism], ScramCredential] = {}
         """By user and mechanism."""
+        self.scram_shapes = ScramShapes()
+        """Those of `scram_credentials`."""
         self.acls: dict[UUID, Acl] = {}
         self.client_quotas: dict[QuotaEntity, dict[str, float]] = {}
         """By entity: quota key to value. No dict is empty, and none is ever changed."""

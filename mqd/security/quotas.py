@@ -34,8 +34,10 @@ USER_ENTITY: Final = "user"
 CLIENT_ENTITY: Final = "client-id"
 IP_ENTITY: Final = "ip"
 
-Entity = tuple[tuple[str, str | None], ...]
-"""Pairs of type and name, sorted by type. A name of None is the default of its type."""
+QuotaEntity = tuple[tuple[str, str | None], ...]
+"""Whom a quota limits: pairs of entity type ("user", "client-id" or "ip") and name, sorted by type.
+A name of None is the default of its type. Example: `(("client-id", None), ("user", "alice"))`.
+"""
 Bucket = tuple[str, str | None, str | None]
 """A budget: the key of the quota, the user and the client id that it counts. None: all."""
 
@@ -58,7 +60,7 @@ class Quota(NamedTuple):
 class QuotaTable:
     """The quotas in the metadata, by entity."""
 
-    def __init__(self, quotas: Mapping[Entity, Mapping[str, float]]) -> None:
+    def __init__(self, quotas: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
         self._quotas = quotas
         self.keys = frozenset(key for limits in quotas.values() for key in limits)
         """The keys that any entity has. A client has no quota of another key."""
@@ -110,7 +112,7 @@ class QuotaTable:
             else self._limit(CONNECTION_CREATION_RATE, ((IP_ENTITY, None),))
         )
 
-    def _limit(self, key: str, entity: Entity) -> float | None:
+    def _limit(self, key: str, entity: QuotaEntity) -> float | None:
         limits = self._quotas.get(entity)
         return limits.get(key) if limits is not None else None
 

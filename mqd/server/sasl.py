@@ -91,7 +91,9 @@ class SaslService:
         self.clock = clock
         self.disk = disk
         key = secret if secret is not None else self.random_bytes(32)
-        self.fakes = FakeCredentials(hmac.digest(key, b"salts of unknown users", "sha256"))
+        self.fakes = FakeCredentials(
+            hmac.digest(key, b"salts of unknown users", "sha256"), lambda: self.image().scram_shapes
+        )
         self._listeners = {name: SaslListener(self, each) for name, each in options.items()}
         self.failures = 0
         """Logins that failed."""

@@ -139,7 +139,12 @@ def secured(
 
 
 def _create_users(secured: Secured) -> None:
-    """SCRAM credentials, by librdkafka's admin client."""
+    for mechanism in ("SCRAM_SHA_256", "SCRAM_SHA_512"):
+        _create_user(secured, mechanism, USER, 4096)
+
+
+def _create_user(secured: Secured, mechanism: str, user: str, iterations: int) -> str:
+    """A SCRAM credential, by librdkafka's admin client. Returns the user."""
     from confluent_kafka.admin import (
         AdminClient,
         ScramCredentialInfo,
@@ -148,11 +153,11 @@ def _create_users(secured: Secured) -> None:
     )
 
     admin = AdminClient({"bootstrap.servers": secured.address("PLAINTEXT")})
-    for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
-        info = ScramCredentialInfo(mechanism, 4096)
-        upsertion = UserScramCredentialUpsertion(USER, info, PASSWORD.encode())
-        for future in admin.alter_user_scram_credentials([upsertion]).values():
-            future.result(20)
+    info = ScramCredentialInfo(ScramMechanism[mechanism], iterations)
+    upsertion = UserScramCredentialUpsertion(user, info, PASSWORD.encode())
+    for future in admin.alter_user_scram_credentials([upsertion]).values():
+        future.result(20)
+    return user
 
 
 def token(*, seconds: int = 300, audience: str = "mqd", user: str = USER) -> str:
@@ -570,6 +575,30 @@ def test_bytes(secured: Secured, what: str) -> None:
             assert (found := _frame(sock)) == response or (found is not None and response == ANY)
         if what.startswith("re-authentication as") or (response or b"")[5:6] == b"\x3a":
             assert _frame(sock) is CLOSED, "a failed login ends the connection"
+
+
+def test_an_unknown_scram_user(secured: Secured) -> None:
+    """Apache Kafka refuses an unknown user at once. mqd continues as with a wrong password, with
+    iterations that existing users have.
+    """
+
+    def answer(user: str, mechanism: str) -> bytes | None:
+        with socket.create_connection(("127.0.0.1", secured.ports["SASL"]), 10) as sock:
+            found = None
+            for request in (handshake(mechanism), authenticate(f"n,,n={user},r=abc".encode())):
+                sock.sendall(struct.pack(">i", len(request)) + request)
+                found = _frame(sock)
+            return found
+
+    other = _create_user(secured, "SCRAM_SHA_512", "many", 8_192)
+    assert b",i=8192" in (answer(other, "SCRAM-SHA-512") or b"")
+    answers = [answer(f"nobody-{number}", "SCRAM-SHA-512") or b"" for number in range(30)]
+    if secured.node is None:
+        assert set(answers) == {refused(f"{DURING} SCRAM-SHA-512")}
+    else:
+        assert {each[4:6] for each in answers} == {b"\0\0"}, "no error"
+        found = {each.rpartition(b",i=")[2][:4] for each in answers}
+        assert found == {b"4096", b"8192"}, "of alice and of the other user"
 
 
 def test_a_large_frame_before_the_login(secured: Secured) -> None:

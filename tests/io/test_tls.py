@@ -18,8 +18,10 @@ from trio.testing import MockClock
 from mqd.config import ConfigError
 from mqd.io.disk import OsDisk
 from mqd.io.net import READABLE, WRITABLE, EpollPoller, OsNetwork
-from mqd.io.tls import TlsAcceptor, TlsFailed, TlsListener, TlsNetwork, TlsSocket, TlsStream
+from mqd.io.tls import TlsAcceptor, TlsListener, TlsSocket
 from mqd.io.tls_contexts import client_context, server_context
+from mqd.io.tls_errors import TlsFailed
+from mqd.io.tls_stream import TlsNetwork, TlsStream
 from mqd.security.principal import Principal
 from mqd.security.principal_mapping import PrincipalMapping
 from mqd.security.tls_settings import (

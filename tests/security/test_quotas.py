@@ -13,7 +13,7 @@ from mqd.security.quotas import (
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
     ClientQuotas,
-    Entity,
+    QuotaEntity,
     QuotaTable,
     Rate,
     Window,
@@ -23,7 +23,7 @@ ALICE = Principal("User", "alice")
 WINDOW = Window(11, 1000)
 
 
-def entity(user: str | None = "-", client: str | None = "-") -> Entity:
+def entity(user: str | None = "-", client: str | None = "-") -> QuotaEntity:
     """`-`: not part of the entity."""
     pairs = (("client-id", client), ("user", user))
     return tuple((type_, name) for type_, name in pairs if name != "-")
@@ -88,7 +88,7 @@ def client_quotas(**limits: float) -> ClientQuotas:
 
 
 def test_a_client_is_throttled_to_its_quota() -> None:
-    """A producer that waits as long as it is told to sends 1,000 B/s in the long run."""
+    """A producer that waits for each throttle time sends 1,000 B/s in the long run."""
     node = client_quotas(producer_byte_rate=1000.0)
     now, sent = 0.0, 0
     while now < 100_000:
