@@ -29,11 +29,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from mqd.client.security import Security
 from mqd.io.certificates import CA_CERTIFICATE, Authority, issue_node, node_file, write_private
-from mqd.security.client_listeners import SecurityProtocol
-from mqd.security.mechanism import MECHANISMS, OAUTHBEARER, PLAIN
 
 from .client_security import load
 
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
+MECHANISMS = (PLAIN, "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
 USER = "chaos"
 ITERATIONS = 4096
 TOKEN_DAYS = 1
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options `--security` and `--sasl-mechanism`."""
     parser.add_argument(
         "--security",
-        choices=[each.lower() for each in SecurityProtocol.__members__],
+        choices=[each.lower() for each in PROTOCOLS],
         default="plaintext",
         help="security.protocol of the clients (plaintext)",
     )
@@ -64,10 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def from_arguments(arguments: argparse.Namespace, directory: Path) -> ClusterSecurity | None:
     """The security that the command line names, with its files in `directory`. None: PLAINTEXT."""
-    protocol = SecurityProtocol[arguments.security.upper()]
-    if protocol is SecurityProtocol.PLAINTEXT:
+    if arguments.security == "plaintext":
         return None
-    return ClusterSecurity.create(directory, protocol, arguments.sasl_mechanism)
+    return ClusterSecurity.create(directory, arguments.security.upper(), arguments.sasl_mechanism)
 
 
 def shown(arguments: argparse.Namespace) -> str:
@@ -75,7 +75,7 @@ def shown(arguments: argparse.Namespace) -> str:
     if arguments.security == "plaintext":
         return ""
     text = f" --security {arguments.security}"
-    if SecurityProtocol[arguments.security.upper()].has_sasl:
+    if arguments.security.startswith("sasl_"):
         text += f" --sasl-mechanism {arguments.sasl_mechanism}"
     return text
 
@@ -85,23 +85,32 @@ class ClusterSecurity:
     """The security of one cluster, with its files in `directory`."""
 
     directory: Path
-    protocol: SecurityProtocol
+    protocol: str
+    """SSL, SASL_PLAINTEXT or SASL_SSL."""
     mechanism: str
     password: str
 
     @classmethod
-    def create(cls, directory: Path, protocol: SecurityProtocol, mechanism: str) -> ClusterSecurity:
+    def create(cls, directory: Path, protocol: str, mechanism: str) -> ClusterSecurity:
         """Write an authority, keys and client properties. Raises OSError."""
         directory = directory.absolute()
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         made = cls(directory, protocol, mechanism, secrets.token_urlsafe(24))
-        if protocol.has_tls:
+        if made.has_tls:
             create_authority(directory)
-        if protocol.has_sasl and mechanism == OAUTHBEARER:
+        if made.has_sasl and mechanism == OAUTHBEARER:
             _write_token(directory)
         text = "".join(f"{key}={value}\n" for key, value in made.client_properties().items())
         write_private(made.command_config, text.encode(), replace=True)
         return made
+
+    @property
+    def has_tls(self) -> bool:
+        return self.protocol.endswith("SSL")
+
+    @property
+    def has_sasl(self) -> bool:
+        return self.protocol.startswith("SASL_")
 
     @property
     def command_config(self) -> Path:
@@ -114,13 +123,13 @@ class ClusterSecurity:
 
     def client_properties(self) -> dict[str, str]:
         """Kafka's client properties."""
-        properties = {"security.protocol": self.protocol.name}
-        if self.protocol.has_tls:
+        properties = {"security.protocol": self.protocol}
+        if self.has_tls:
             properties |= {
                 "ssl.truststore.type": "PEM",
                 "ssl.truststore.location": str(self.directory / CA_CERTIFICATE),
             }
-        if not self.protocol.has_sasl:
+        if not self.has_sasl:
             return properties
         properties["sasl.mechanism"] = self.mechanism
         if self.mechanism == OAUTHBEARER:
@@ -141,7 +150,7 @@ class ClusterSecurity:
         """The options of a node that listens on `port` with this security, and on `plain_port`
         without. Apache Kafka's controller listens on the port after `plain_port`.
         """
-        name = self.protocol.name
+        name = self.protocol
         clients = f"PLAINTEXT://{HOST}:{plain_port},{name}://{HOST}:{port}"
         options: tuple[str, ...]
         if kind == "kafka":
@@ -154,13 +163,13 @@ class ClusterSecurity:
             )
         else:
             options = (f"listeners={clients}",)
-        if self.protocol.has_tls:
+        if self.has_tls:
             options += certificate_options(self.directory, cluster_id, node_id)
             options += ("peer.ssl=required",) if kind == "mqd" else ()
-        return options + (self._login_options() if self.protocol.has_sasl else ())
+        return options + (self._login_options() if self.has_sasl else ())
 
     def _login_options(self) -> tuple[str, ...]:
-        place = f"listener.name.{self.protocol.name.lower()}.{self.mechanism.lower()}"
+        place = f"listener.name.{self.protocol.lower()}.{self.mechanism.lower()}"
         options = (f"sasl.enabled.mechanisms={self.mechanism}",)
         if self.mechanism == PLAIN:
             module = f'plain.PlainLoginModule required user_{USER}="{self.password}";'
@@ -184,7 +193,7 @@ class ClusterSecurity:
     @property
     def java_options(self) -> str:
         """Options of the JVM of a node of Apache Kafka."""
-        if not self.protocol.has_sasl or self.mechanism != OAUTHBEARER:
+        if not self.has_sasl or self.mechanism != OAUTHBEARER:
             return ""
         return f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={self._key_set.as_uri()}"
 
@@ -193,7 +202,7 @@ class ClusterSecurity:
 
         Raises RuntimeError.
         """
-        if not self.protocol.has_sasl or self.mechanism not in _SCRAM:
+        if not self.has_sasl or self.mechanism not in _SCRAM:
             return
         info = ScramCredentialInfo(_SCRAM[self.mechanism], ITERATIONS)
         upsertion = UserScramCredentialUpsertion(USER, info, self.password.encode())

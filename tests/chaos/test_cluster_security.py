@@ -11,11 +11,11 @@ import pytest
 
 from chaos import cluster_security
 from chaos.client_security import PLAINTEXT, aiokafka_options, librdkafka_options, load
-from chaos.cluster_security import USER, ClusterSecurity
+from chaos.cluster_security import MECHANISMS, PROTOCOLS, USER, ClusterSecurity
 from chaos.node import CLUSTER_ID
 from mqd.config import NodeConfig
 from mqd.security.client_listeners import SecurityProtocol
-from mqd.security.mechanism import MECHANISMS
+from mqd.security.mechanism import MECHANISMS as MECHANISMS_OF_MQD
 
 
 def parsed(*words: str) -> argparse.Namespace:
@@ -39,9 +39,14 @@ def test_a_run_shows_its_options_again() -> None:
     assert cluster_security.shown(parsed("--security", "ssl")) == " --security ssl"
 
 
+def test_all_protocols_and_mechanisms_can_be_chosen() -> None:
+    assert set(PROTOCOLS) == set(SecurityProtocol.__members__)
+    assert set(MECHANISMS) == set(MECHANISMS_OF_MQD)
+
+
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_clients_get_the_login_of_the_run(tmp_path: Path, mechanism: str) -> None:
-    made = ClusterSecurity.create(tmp_path / "s", SecurityProtocol.SASL_SSL, mechanism)
+    made = ClusterSecurity.create(tmp_path / "s", "SASL_SSL", mechanism)
     assert stat.S_IMODE(made.command_config.stat().st_mode) == 0o600
     security = load(made.command_config)
     assert (security.protocol, security.mechanism) == ("SASL_SSL", mechanism)
@@ -57,21 +62,21 @@ def test_clients_get_the_login_of_the_run(tmp_path: Path, mechanism: str) -> Non
         assert for_aiokafka["sasl_plain_password"] == made.password
 
 
-@pytest.mark.parametrize("protocol", list(SecurityProtocol)[1:])
-def test_nodes_get_options_that_mqd_knows(tmp_path: Path, protocol: SecurityProtocol) -> None:
+@pytest.mark.parametrize("protocol", PROTOCOLS[1:])
+def test_nodes_get_options_that_mqd_knows(tmp_path: Path, protocol: str) -> None:
     made = ClusterSecurity.create(tmp_path / "s", protocol, "SCRAM-SHA-512")
     options = dict(
         each.split("=", 1) for each in made.node_options("mqd", 2, CLUSTER_ID, 20_001, 20_002)
     )
     config = NodeConfig.load(overrides=options)
-    assert options["listeners"].endswith(f",{protocol.name}://127.0.0.1:20002")
-    assert config.text("peer.ssl") == ("required" if protocol.has_tls else "disabled")
-    assert ("sasl.enabled.mechanisms" in options) == protocol.has_sasl
-    assert (made.directory / "node-2.pem").exists() == protocol.has_tls
+    assert options["listeners"].endswith(f",{protocol}://127.0.0.1:20002")
+    assert config.text("peer.ssl") == ("required" if made.has_tls else "disabled")
+    assert ("sasl.enabled.mechanisms" in options) == made.has_sasl
+    assert (made.directory / "node-2.pem").exists() == made.has_tls
 
 
 def test_apache_kafka_keeps_its_controller_listener(tmp_path: Path) -> None:
-    made = ClusterSecurity.create(tmp_path / "s", SecurityProtocol.SASL_PLAINTEXT, "OAUTHBEARER")
+    made = ClusterSecurity.create(tmp_path / "s", "SASL_PLAINTEXT", "OAUTHBEARER")
     options = dict(
         each.split("=", 1) for each in made.node_options("kafka", 1, CLUSTER_ID, 20_001, 20_011)
     )
