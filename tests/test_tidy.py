@@ -22,7 +22,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset(
         {
             *("__init__", "types", "errors", "limits", "usage", "peers", "logs"),
-            *("memory_plan", "topic_names"),
+            *("memory_plan", "topic_names", "client_metrics", "java_pattern"),
             *("config", "config_file", "options", "option_table", "option_listing"),
         }
     ),
