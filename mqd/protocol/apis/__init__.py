@@ -72,6 +72,7 @@ _MODULES = {
     32_003: "seal_transactions",
 }
 
+_KEYS = {module.replace("_", ""): key for key, module in _MODULES.items()}
 _loaded: dict[int, Api] = {}
 
 
@@ -89,13 +90,12 @@ def by_name(name: str) -> Api:
 
     KeyError if there is none.
     """
-    module_name = name.replace("_", "").lower()
-    for key, module in _MODULES.items():
-        if module.replace("_", "") == module_name:
-            api = by_key(key)
-            assert api is not None
-            return api
-    raise KeyError(name)
+    key = _KEYS.get(name.replace("_", "").lower())
+    if key is None:
+        raise KeyError(name)
+    api = by_key(key)
+    assert api is not None
+    return api
 
 
 def all_apis() -> tuple[Api, ...]:
