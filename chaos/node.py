@@ -295,8 +295,7 @@ class Node(Process):
         return command
 
     def is_ready(self) -> bool:
-        ready = f"mqd node {self.node_id} ready on {self.address}"
-        return any(ready + end in self.stderr() for end in ("\n", ", "))
+        return f"mqd node {self.node_id} ready on " in self.stderr()
 
 
 class KafkaNode(Process):
@@ -312,15 +311,17 @@ class KafkaNode(Process):
     HEAP = "512m"
     """Small, because three nodes and their load share a machine."""
 
-    def __init__(self, home: Path, node_id: int, port: int) -> None:
+    def __init__(self, home: Path, node_id: int, port: int, java_options: str = "") -> None:
         super().__init__(home / str(node_id), node_id, port)
         self.home = home
+        self.java_options = java_options
 
     def command(self) -> list[str]:
         return ["bash", str(self.SCRIPT), "run", str(self.home), str(self.node_id)]
 
     def environment(self) -> dict[str, str]:
-        return {"KAFKA_HEAP": self.HEAP} | os.environ
+        chosen = {"JAVA_TOOL_OPTIONS": self.java_options} if self.java_options else {}
+        return {"KAFKA_HEAP": self.HEAP} | os.environ | chosen
 
     def is_ready(self) -> bool:
         # ApiVersions 0, correlation id 1, no client id

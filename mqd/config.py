@@ -74,6 +74,7 @@ class Source(Enum):
     COMMAND_LINE = "command line", 4
     PEERS = "peers file", 4
     DEFAULT = "default", 5
+    CLIENT_METRICS = "client metrics", 7
     GROUP = "group", 8
 
     @property

@@ -314,6 +314,12 @@ CONFIGURED_GROUPS_MAX = 10_000
 
 The groups need not exist, so nothing else limits their number.
 """
+CLIENT_METRICS_SUBSCRIPTIONS_MAX = 1_000
+"""Subscriptions of client metrics (KIP-714)."""
+CLIENT_METRICS_NAME_BYTES_MAX = 4 * KIB
+"""Maximum size of the name of a subscription."""
+CLIENT_METRICS_MATCH_BYTES_MAX = 32 * KIB
+"""Values of `match` that one request sets: their expressions are validated, 0.5 us a byte."""
 BROKER_TEXT_BYTES_MAX = 1 * KIB
 """Maximum size of a broker's host name, and of its rack."""
 PRODUCER_IDS_PER_BLOCK = 1_000
