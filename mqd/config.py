@@ -21,7 +21,7 @@ from typing import NamedTuple
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import CONNECTIONS_IDLE_LEAST_MS
 from mqd.option_table import GROUP_OPTIONS, NODE_OPTIONS, OPTIONS, TOPIC_OPTIONS
-from mqd.options import ConfigError, Option, OptionType, StartError, Status, Value
+from mqd.options import INT_MAX, ConfigError, Option, OptionType, StartError, Status, Value
 from mqd.peers import PeerNode, Peers, load_peers
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "StartOptions",
     "Status",
     "Value",
+    "connections_per_address",
     "group_option",
     "load_peers",
     "nearest",
@@ -90,6 +91,12 @@ _REPLICATION_DEFAULTS: dict[int, dict[str, Value]] = {
 set. With them, the loss of one node loses no acknowledged record. Apache Kafka's default is one
 replica.
 """
+
+
+_LISTENER_OPTIONS = {
+    "max.connections": NODE_OPTIONS["max.connections"]._replace(default=INT_MAX, minimum=0)
+}
+"""Node keys with other bounds in `listener.name.NAME.KEY`, as in Kafka."""
 
 
 class NodeConfig(Mapping[str, Value]):
@@ -161,11 +168,20 @@ class NodeConfig(Mapping[str, Value]):
         """A copy in which `listener.name.NAME.KEY` replaces KEY. `name` is in any case."""
         values, sources = dict(self._values), dict(self._sources)
         for key, text in self.listener_settings.get(name.lower(), {}).items():
-            option = NODE_OPTIONS.get(key)
+            option = _LISTENER_OPTIONS.get(key, NODE_OPTIONS.get(key))
             if option is not None:
                 values[key] = option.parse(text)
                 sources[key] = Source.FILE
         return NodeConfig(values, sources, self.warnings, self.listener_settings)
+
+    def integer_of_listener(self, name: str, key: str) -> int | None:
+        """The value of `listener.name.NAME.KEY`. None if it is not set."""
+        text = self.listener_setting(name, key)
+        if text is None:
+            return None
+        value = _LISTENER_OPTIONS.get(key, NODE_OPTIONS[key]).parse(text)
+        assert isinstance(value, int), key
+        return value
 
     def listener_setting(self, name: str, key: str) -> str | None:
         """The text of `listener.name.NAME.KEY`, also of a KEY that is no node key, such as
@@ -287,7 +303,7 @@ class _Reader:
         if option is None and key.startswith(LISTENER_PREFIX):
             name, _, listener_key = key.removeprefix(LISTENER_PREFIX).partition(".")
             self.listener_settings.setdefault(name.lower(), {})[listener_key] = text
-            option = NODE_OPTIONS.get(listener_key)
+            option = _LISTENER_OPTIONS.get(listener_key, NODE_OPTIONS.get(listener_key))
             if option is None and _without_mechanism(listener_key) in NODE_OPTIONS:
                 return  # security/sasl_options.py reads it
         if option is None:
@@ -538,8 +554,34 @@ def _check_authorizer(config: NodeConfig) -> None:
             )
 
 
+def connections_per_address(config: NodeConfig) -> dict[str, int]:
+    """`max.connections.per.ip.overrides`, such as `10.0.0.7:200,fe80::1:5`, by IP address. Raises
+    ConfigError.
+    """
+    from ipaddress import ip_address
+
+    key = "max.connections.per.ip.overrides"
+    found: dict[str, int] = {}
+    for entry in filter(None, map(str.strip, config.text(key).split(","))):
+        address, _, count = (part.strip() for part in entry.rpartition(":"))
+        address = address.removeprefix("[").removesuffix("]")
+        try:
+            ip_address(address)
+            is_valid = count.isascii() and count.isdigit() and int(count) <= INT_MAX
+        except ValueError:
+            is_valid = False
+        if not is_valid:
+            raise ConfigError(
+                f"{key}: '{entry}' is not an IP address and a number of connections; write each "
+                "one as 10.0.0.7:200, separated by commas"
+            )
+        found[address] = int(count)
+    return found
+
+
 def _check_relations(config: NodeConfig) -> None:
     _check_authorizer(config)
+    connections_per_address(config)
     heartbeat, session = (
         config.integer("broker.heartbeat.interval.ms"),
         config.integer("broker.session.timeout.ms"),
