@@ -188,7 +188,7 @@ WRONG = {
         "SSL",
         {"ssl_ca_location": "other_ca"},
         "certificate verify failed",
-        "the client ended the TLS handshake: it does not trust the authority",
+        "the client ended the TLS handshake: it does not trust the CA",
         "SSL handshake failed",
     ),
     "expired certificate": (
