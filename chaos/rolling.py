@@ -21,7 +21,9 @@ import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,8 @@ CATCH_UP_S = 60.0
 PARTITIONS = 3
 DWELL_S = 1.0
 """The pause between two restarts."""
+_SHOWN = 5
+"""Records that an error names."""
 
 
 class Client(ABC):
@@ -82,7 +86,7 @@ class Client(ABC):
             if numbers != wanted:
                 self.errors.append(
                     f"partition {partition}: {len(numbers)} records in the consumer's order "
-                    f"are not the {len(wanted)} sent"
+                    f"are not the {len(wanted)} sent: {differences(numbers, wanted)}"
                 )
         return [f"{self.name}: {error}" for error in self.errors]
 
@@ -100,6 +104,15 @@ class Client(ABC):
 
     def _take(self, partition: int, value: bytes) -> None:
         self.got[partition].append(int(value))
+
+
+def differences(numbers: list[int], wanted: list[int]) -> str:
+    """The first records that arrived twice, never, or after a later one."""
+    counts = Counter(numbers)
+    twice = [number for number, count in counts.items() if count > 1]
+    missing = [number for number in wanted if number not in counts]
+    late = [after for before, after in pairwise(numbers) if after < before]
+    return f"twice {twice[:_SHOWN]}, missing {missing[:_SHOWN]}, late {late[:_SHOWN]}"
 
 
 class Confluent(Client):
