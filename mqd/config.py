@@ -56,6 +56,10 @@ ENVIRONMENT_PREFIX = "MQD_"
 _OTHERS = 0o077
 """Permissions of users other than the owner of a file."""
 LISTENER_PREFIX = "listener.name."
+PEER_LISTENER_NAME = "peer"
+"""The peer listener in `listener.name.peer.*`."""
+DEFAULT_LISTENER = "PLAINTEXT"
+"""The listener for clients, if `listeners` is not set."""
 MECHANISM_PREFIXES = ("plain", "scram-sha-256", "scram-sha-512", "oauthbearer", "gssapi")
 """SASL mechanisms in `listener.name.NAME.MECHANISM.KEY`."""
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
@@ -151,6 +155,10 @@ class NodeConfig(Mapping[str, Value]):
                 reader.set(key, text, Source.ENVIRONMENT, f"environment variable {variable}: ")
         for key, text in (overrides or {}).items():
             reader.set(key, text, Source.COMMAND_LINE, "-o ")
+        reader.check_listener_names()
+        of_super_users = _warning_of_super_users(str(reader.values.get("super.users", "")))
+        if of_super_users is not None:
+            reader.warnings.append(of_super_users)
         config = cls(reader.values, reader.sources, reader.warnings, reader.listener_settings)
         _check_relations(config)
         return config
@@ -286,6 +294,39 @@ class _Reader:
         self.sources: dict[str, Source] = {}
         self.warnings: list[str] = []
         self.listener_settings: dict[str, dict[str, str]] = {}
+        self._listener_places: list[tuple[str, str, str]] = []
+        """(name in lower case, key, where) of each `listener.name.NAME.KEY`."""
+
+    def check_listener_names(self) -> None:
+        """Warn of settings for listeners that do not exist, and of those of the peer listener that
+        it does not have. Kafka ignores the former.
+        """
+        names = self._listener_names()
+        for name, key, where in self._listener_places:
+            if name not in names:
+                close = nearest(name, names)
+                known = f"the listeners are {', '.join(sorted(names))}"
+                remedy = f"did you mean '{close}'?" if close else known
+                self.warnings.append(
+                    f"{where}no listener is named '{name}', so {LISTENER_PREFIX}{name}.{key} "
+                    f"has no effect; {remedy}"
+                )
+            elif name == PEER_LISTENER_NAME and not key.startswith("ssl."):
+                self.warnings.append(
+                    f"{where}{LISTENER_PREFIX}{name}.{key} has no effect; the peer listener has "
+                    "only ssl.* keys"
+                )
+
+    def _listener_names(self) -> set[str]:
+        """All names that may be in `listener.name.NAME.KEY`, in lower case. Those of controllers
+        are there, too: a configuration of Kafka may have them.
+        """
+        listeners = self.values.get("listeners") or (DEFAULT_LISTENER,)
+        controllers = self.values.get("controller.listener.names") or ()
+        assert isinstance(listeners, tuple)
+        assert isinstance(controllers, tuple)
+        names = [entry.partition("://")[0].strip() for entry in listeners]
+        return {name.lower() for name in (*names, *controllers, PEER_LISTENER_NAME)}
 
     @property
     def has_secrets(self) -> bool:
@@ -303,11 +344,13 @@ class _Reader:
         if option is None and key.startswith(LISTENER_PREFIX):
             name, _, listener_key = key.removeprefix(LISTENER_PREFIX).partition(".")
             self.listener_settings.setdefault(name.lower(), {})[listener_key] = text
+            self._listener_places.append((name.lower(), listener_key, where))
             option = _LISTENER_OPTIONS.get(listener_key, NODE_OPTIONS.get(listener_key))
             if option is None and _without_mechanism(listener_key) in NODE_OPTIONS:
                 return  # security/sasl_options.py reads it
         if option is None:
-            self.warnings.append(f"{where}{_unknown(key)}")
+            problem = _unknown_of_listener(key) if key.startswith(LISTENER_PREFIX) else None
+            self.warnings.append(f"{where}{problem or _unknown(key)}")
             return
         try:
             value = option.parse(text)
@@ -328,6 +371,21 @@ def _without_mechanism(key: str) -> str:
     """`plain.sasl.jaas.config`, a key of one listener, is `sasl.jaas.config`."""
     mechanism, _, rest = key.partition(".")
     return rest if mechanism in MECHANISM_PREFIXES else key
+
+
+def _unknown_of_listener(key: str) -> str | None:
+    """The message for a misspelt key of a listener. None if no key is similar."""
+    name, _, listener_key = key.removeprefix(LISTENER_PREFIX).partition(".")
+    of_mechanisms = (
+        f"{mechanism}.{option}"
+        for mechanism in MECHANISM_PREFIXES
+        for option in NODE_OPTIONS
+        if "sasl." in option or option == "connections.max.reauth.ms"
+    )
+    close = nearest(listener_key, (*NODE_OPTIONS, *of_mechanisms))
+    if close is None:
+        return None
+    return f"{key} is an unknown key; did you mean {LISTENER_PREFIX}{name}.{close}?"
 
 
 def topic_options(config: NodeConfig, overrides: Mapping[str, str]) -> dict[str, Value]:
@@ -552,6 +610,21 @@ def _check_authorizer(config: NodeConfig) -> None:
                 f"super.users: '{user}' is not a principal; write each one as User:NAME, "
                 "separated by semicolons"
             )
+
+
+def _warning_of_super_users(text: str) -> str | None:
+    """A warning if `text` separates principals with commas. A distinguished name has commas, so it
+    is no error.
+    """
+    import re
+
+    for user in map(str.strip, text.split(";")):
+        if re.search(r",\s*User:", user):
+            return (
+                f"super.users: '{user}' is one principal whose name has commas; separate "
+                "principals with semicolons"
+            )
+    return None
 
 
 def connections_per_address(config: NodeConfig) -> dict[str, int]:
