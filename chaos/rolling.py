@@ -21,9 +21,7 @@ import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import Counter
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +29,7 @@ import aiokafka
 import confluent_kafka
 import kafka
 
+from .differences import differences
 from .ensemble import Ensemble, ensemble
 from .node import NodeFailed, end_on_sigterm
 
@@ -39,8 +38,6 @@ CATCH_UP_S = 60.0
 PARTITIONS = 3
 DWELL_S = 1.0
 """The pause between two restarts."""
-_SHOWN = 5
-"""Records that an error names."""
 
 
 class Client(ABC):
@@ -104,15 +101,6 @@ class Client(ABC):
 
     def _take(self, partition: int, value: bytes) -> None:
         self.got[partition].append(int(value))
-
-
-def differences(numbers: list[int], wanted: list[int]) -> str:
-    """The first records that arrived twice, never, or after a later one."""
-    counts = Counter(numbers)
-    twice = [number for number, count in counts.items() if count > 1]
-    missing = [number for number in wanted if number not in counts]
-    late = [after for before, after in pairwise(numbers) if after < before]
-    return f"twice {twice[:_SHOWN]}, missing {missing[:_SHOWN]}, late {late[:_SHOWN]}"
 
 
 class Confluent(Client):

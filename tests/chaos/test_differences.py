@@ -1,8 +1,8 @@
-"""The errors of the load of a rolling restart."""
+"""What an error of a rolling restart says about misplaced records."""
 
 from __future__ import annotations
 
-from chaos.rolling import differences
+from chaos.differences import differences
 
 
 def test_differences_name_the_records() -> None:
