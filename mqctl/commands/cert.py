@@ -38,7 +38,7 @@ from mqd.peers import PeerNode, load_peers
 COMMANDS = {
     "init": (
         "mqctl.commands.cert:init",
-        "Create an authority, and certificates for every node of a peers file.",
+        "Create a certificate authority (CA), and certificates for every node of a peers file.",
     ),
     "renew": ("mqctl.commands.cert:renew", "Replace certificates by new ones with the same names."),
     "show": ("mqctl.commands.cert:show", "Show names and expiry of certificates."),
@@ -99,10 +99,11 @@ def init(
     hosts: tuple[str, ...],
     days: int,
 ) -> None:
-    """Create an authority in DIRECTORY, and a certificate for each node of the peers file.
+    """Create a certificate authority (CA) in DIRECTORY, and a certificate for each node of the
+    peers file.
 
-    If DIRECTORY has an authority, only missing certificates are created. Copy ca.pem and
-    node-ID.pem to node ID. Keep ca.key offline: anyone who has it can act as any node or client.
+    If DIRECTORY has a CA, only missing certificates are created. Copy ca.pem and node-ID.pem to
+    node ID. Keep ca.key offline: anyone who has it can act as any node or client.
 
     \b
     mqctl cert init certs --peers peers.toml --client alice
@@ -160,7 +161,7 @@ def init(
 def renew(settings: Settings, directory: Path, names: tuple[str, ...], days: int) -> None:
     """Replace certificates of DIRECTORY (all, or NAME.pem) by new ones with new keys.
 
-    The authority stays. Nodes read changed files within a few seconds, and keep their connections.
+    The CA stays. Nodes read changed files within a few seconds, and keep their connections.
 
     \b
     mqctl cert renew certs node-1
@@ -223,7 +224,7 @@ def _expiry(not_after: datetime, now: datetime) -> str:
 
 def _renewal(path: Path) -> str:
     if path.name == CA_CERTIFICATE:
-        return "create another authority with `mqctl cert init`"
+        return "create another CA with `mqctl cert init`"
     return f"run `mqctl cert renew {shlex.quote(str(path.parent))}`"
 
 
@@ -254,7 +255,7 @@ def _check_name(name: str) -> None:
     file = f"{name}.pem"
     if file == CA_CERTIFICATE or _NODE_FILE.fullmatch(file):
         raise click.BadParameter(
-            f"invalid client {name!r}: {file} is the certificate of the authority or of a node"
+            f"invalid client {name!r}: {file} is the certificate of the CA or of a node"
         )
 
 

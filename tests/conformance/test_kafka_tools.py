@@ -1,5 +1,5 @@
-"""Apache Kafka's own command-line tools for access: kafka-acls.sh and kafka-configs.sh, which start
-these classes.
+"""Apache Kafka's own command-line tools: kafka-acls.sh, kafka-configs.sh and
+kafka-client-metrics.sh, which start these classes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from .wire import Wire, until
 
 SCRIPT = Path(__file__).resolve().parent.parent.parent / "scripts" / "kafka.sh"
 ACLS, CONFIGS = "org.apache.kafka.tools.AclCommand", "kafka.admin.ConfigCommand"
+CLIENT_METRICS = "org.apache.kafka.tools.ClientMetricsCommand"
 TOOL_SECONDS = 60
 
 
@@ -31,19 +32,23 @@ def have_tools() -> bool:
 
 pytestmark = [
     pytest.mark.skipif(not have_tools(), reason="needs Java and `scripts/kafka.sh fetch`"),
-    pytest.mark.timeout(8 * TOOL_SECONDS),
+    pytest.mark.timeout(15 * TOOL_SECONDS),
 ]
 
 
-def tool(broker: Broker, kind: str, *arguments: str) -> str:
-    """Run a tool. Returns its output."""
-    done = subprocess.run(
+def run_tool(broker: Broker, kind: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [str(SCRIPT), "tool", kind, "--bootstrap-server", broker.address, *arguments],
         capture_output=True,
         text=True,
         timeout=TOOL_SECONDS,
         check=False,
     )
+
+
+def tool(broker: Broker, kind: str, *arguments: str) -> str:
+    """Run a tool. Returns its output."""
+    done = run_tool(broker, kind, *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -68,6 +73,7 @@ def test_acls_users_and_quotas(guarded: Broker, new_name: Callable[[], str]) -> 
     assert "producer_byte_rate=1024.0" in described
 
 
+@pytest.mark.slow
 def test_mqctl_creates_the_acls_of_the_same_options(
     guarded: Broker, new_name: Callable[[], str]
 ) -> None:
@@ -86,3 +92,46 @@ def test_mqctl_creates_the_acls_of_the_same_options(
         command = [sys.executable, "-m", "mqctl", "acl", "create", "--allow", principal, *options]
         subprocess.run([*command, "-b", guarded.address], check=True, timeout=TOOL_SECONDS)
         until(lambda: found(wire, **of_principal) == by_tool, "the same ACLs")
+
+
+def test_client_metrics(broker: Broker, wire: Wire, new_name: Callable[[], str]) -> None:
+    name = new_name()
+
+    def metrics(*arguments: str) -> str:
+        return tool(broker, CLIENT_METRICS, *arguments)
+
+    pushed = ("--metrics", "a.,b.", "--interval", "5000", "--match", "client_id=a.*")
+    altered = f"Altered client metrics config for {name}."
+    assert metrics("--alter", "--name", name, *pushed).strip() == altered
+    until(lambda: name in subscriptions(wire), "the subscription")
+    configs = ("interval.ms=5000", "match=client_id=a.*", "metrics=a.,b.")
+    head = f"Client metrics configs for {name} are:"
+    shown = "\n".join((head, *(f"  {config}" for config in configs)))
+    assert shown in metrics("--describe", "--name", name)
+    assert shown in metrics("--describe")
+    assert name in metrics("--list").split()
+
+    made = metrics("--alter", "--generate-name", "--metrics", "")
+    generated = made.removeprefix("Altered client metrics config for ").strip().rstrip(".")
+    assert len(generated) == 22, "a UUID in base64"
+    for wrong, message in (
+        (("--interval", "5"), "Invalid value 5 for interval.ms"),
+        (("--match", "client_id=["), "Illegal client matching pattern: client_id=["),
+    ):
+        refused = run_tool(broker, CLIENT_METRICS, "--alter", "--name", name, *wrong)
+        assert refused.returncode == 1
+        assert message in refused.stdout + refused.stderr
+
+    for one in (name, generated):
+        assert (
+            metrics("--delete", "--name", one).strip()
+            == f"Deleted client metrics config for {one}."
+        )
+    until(lambda: name not in subscriptions(wire), "the end of the subscription")
+    missing = f"The client metric resource {name} doesn't exist and doesn't have dynamic config."
+    assert metrics("--describe", "--name", name).strip() == missing
+
+
+def subscriptions(wire: Wire) -> list[str]:
+    rows = wire.ask("ListConfigResources", 0).config_resources
+    return [row.resource_name for row in rows]

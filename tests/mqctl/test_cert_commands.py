@@ -113,7 +113,7 @@ def test_the_days_until_a_certificate_expires(tmp_path: Path) -> None:
     assert warning in run("show", str(directory)).output
 
 
-def test_a_client_has_no_file_of_the_authority_or_of_a_node(tmp_path: Path) -> None:
+def test_a_client_has_no_file_of_the_ca_or_of_a_node(tmp_path: Path) -> None:
     for name in ("ca", "node-1"):
         done = run("init", str(tmp_path / "d"), "--client", name)
         assert done.exit_code == 2 and f"invalid client '{name}'" in done.output
