@@ -482,15 +482,16 @@ def _output_in(arguments: Sequence[str]) -> str:
     return "table"
 
 
-def suggest(error: click.NoSuchOption) -> None:
-    """Suggest the most similar option, or none. click compares the dashes too, which makes all
-    options similar.
+def suggesting(error: click.ClickException) -> click.ClickException:
+    """The error of an unknown option suggests the most similar one, or none. click compares the
+    dashes too, which makes all options similar.
     """
+    if not isinstance(error, click.NoSuchOption):
+        return error
     names = {each.lstrip("-"): each for each in error.possibilities or ()}
     close = difflib.get_close_matches(error.option_name.lstrip("-"), names, n=1)
-    error.possibilities = None  # type: ignore[misc]
-    if close:
-        error.message += f" Did you mean '{names[close[0]]}'?"
+    hint = f" Did you mean '{names[close[0]]}'?" if close else ""
+    return click.NoSuchOption(error.option_name, f"{error.message}{hint}", ctx=error.ctx)
 
 
 def guarded(main: Callable[[], Any]) -> NoReturn:
@@ -509,9 +510,8 @@ def guarded(main: Callable[[], Any]) -> NoReturn:
         except Failure as failure:
             print_error(failure)
             code = failure.exit_code
-        except click.ClickException as error:
-            if isinstance(error, click.NoSuchOption):
-                suggest(error)
+        except click.ClickException as caught:
+            error = suggesting(caught)
             error.show()
             _run.failures.append(Failure(error.format_message()))
             code = error.exit_code

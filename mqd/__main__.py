@@ -57,7 +57,30 @@ def _parser() -> ArgumentParser:
     from mqd import __version__
 
     class Suggesting(ArgumentParser):
-        """Its error for an unknown command or choice suggests the nearest one."""
+        """Its error for an unknown command, option or choice suggests the nearest one."""
+
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options, allow_abbrev=False)
+
+        def parse_known_args(  # type: ignore[override]
+            self, args: Sequence[str] | None = None, namespace: Namespace | None = None
+        ) -> tuple[Namespace, list[str]]:
+            if self._subparsers is None and args:
+                self._check_options(args)
+            return super().parse_known_args(args, namespace)
+
+        def _check_options(self, arguments: Sequence[str]) -> None:
+            """Exits for an unknown option, before argparse reports the one that is missing."""
+            from mqd.config import nearest
+
+            for argument in arguments:
+                name = argument.partition("=")[0]
+                if argument == "--":
+                    return
+                if name.startswith("--") and name not in self._option_string_actions:
+                    close = nearest(name, self._option_string_actions)
+                    hint = "" if close is None else f". Did you mean '{close}'?"
+                    self.error(f"no such option: '{name}'{hint}")
 
         def _check_value(self, action: Action, value: Any) -> None:
             choices = action.choices
@@ -88,6 +111,7 @@ def _add_start(commands: _SubParsersAction[ArgumentParser]) -> None:
         help="run one node in the foreground",
         description="Run one node of a cluster until SIGTERM or Ctrl-C. For a local cluster "
         "without any configuration, use `mqd dev`.",
+        epilog="Example: mqd start --peers peers.toml --node 1 --data data-1",
     )
     _add_node(command)
     command.add_argument(
@@ -108,6 +132,7 @@ def _add_dev(commands: _SubParsersAction[ArgumentParser]) -> None:
         help="run a local cluster for development",
         description="Run a cluster on 127.0.0.1 until Ctrl-C. When all nodes are ready, it prints "
         "commands for a first test. A second run with the same DIR continues the same cluster.",
+        epilog="Example: mqd dev --nodes 3 --data data3",
     )
     command.add_argument(
         "--nodes",
@@ -131,8 +156,8 @@ def _add_dev(commands: _SubParsersAction[ArgumentParser]) -> None:
     command.add_argument(
         "--secure",
         action="store_true",
-        help="create a cluster with TLS, a login (SCRAM) and ACLs, also between its nodes. A "
-        "cluster that exists keeps what it has",
+        help="create a cluster with TLS, SCRAM logins and ACLs; TLS also protects connections "
+        "between nodes. No effect on an existing cluster",
     )
     _add_settings(command)
     command.set_defaults(run=_dev)
@@ -143,9 +168,10 @@ def _add_config(commands: _SubParsersAction[ArgumentParser]) -> None:
     listing = command.add_subparsers(metavar="command", required=True).add_parser(
         "list",
         help="list all configuration keys with type, default and meaning",
-        description="List all configuration keys. STATUS: an implemented key has its meaning from "
+        description="List all configuration keys. STATUS: an implemented key works as in "
         "Kafka, an ignored key is accepted with a warning, a refused key prevents the "
         "start of a node. DYNAMIC: the key can be changed while the node runs, with Kafka's tools.",
+        epilog="Example: mqd config list -o json",
     )
     listing.add_argument(
         "-o",
@@ -165,7 +191,8 @@ def _add_storage(commands: _SubParsersAction[ArgumentParser]) -> None:
         help="add the first user of a new cluster",
         description="Add a user that the new cluster has from its first start. Run it before the "
         "first start, on any node; if on several, with the same users. In a cluster that exists, "
-        "use `mqctl user create`. Example: mqd storage add-user admin --data data",
+        "use `mqctl user create`.",
+        epilog="Example: mqd storage add-user admin --data data",
     )
     command.add_argument("--data", required=True, metavar="DIR", help="data directory of the node")
     command.add_argument(
@@ -180,8 +207,8 @@ def _add_storage(commands: _SubParsersAction[ArgumentParser]) -> None:
         "hash-password",
         help="write a user of PLAIN, with the hash of the password",
         description="Write the line of a user for the file that users_file in the JAAS string of "
-        "PLAIN names. Without --file, print it. Example: mqd storage hash-password alice --file "
-        "plain-users",
+        "PLAIN names. Without --file, print it.",
+        epilog="Example: mqd storage hash-password alice --file plain-users",
     )
     command.add_argument(
         "--file", metavar="FILE", help="add the user to FILE, or replace its line there"
@@ -197,7 +224,8 @@ def _add_user_options(command: ArgumentParser, *, iterations: int) -> None:
         type=int,
         default=iterations,
         metavar="N",
-        help=f"cost of a guess of the password, 4096 to 16384 [default: {iterations}]",
+        help="PBKDF2 iterations; more slow down guessing and logins [4096 to 16384; default: "
+        f"{iterations}]",
     )
     command.add_argument(
         "--password-file",
@@ -216,8 +244,13 @@ def _add_force_voters(commands: _SubParsersAction[ArgumentParser]) -> None:
         f"{what[0].upper()}{what[1:]}. Stop all nodes first. Run it on every remaining "
         "voter, with the same peers file."
     )
-    command = commands.add_parser("force-voters", help=what, description=description)
-    _add_node(command)
+    command = commands.add_parser(
+        "force-voters",
+        help=what,
+        description=description,
+        epilog="Example: mqd force-voters --peers peers.toml --node 1 --data data-1 --yes",
+    )
+    _add_node(command, creates=False)
     command.add_argument(
         "--yes",
         action="store_true",
@@ -226,7 +259,8 @@ def _add_force_voters(commands: _SubParsersAction[ArgumentParser]) -> None:
     command.set_defaults(run=_force_voters)
 
 
-def _add_node(command: ArgumentParser) -> None:
+def _add_node(command: ArgumentParser, *, creates: bool = True) -> None:
+    """--peers, --node and --data. `creates`: whether the command creates the data directory."""
     command.add_argument(
         "--peers",
         required=True,
@@ -244,7 +278,7 @@ def _add_node(command: ArgumentParser) -> None:
         "--data",
         required=True,
         metavar="DIR",
-        help="data directory of this node; created if it does not exist",
+        help="data directory of this node" + "; created if it does not exist" * creates,
     )
 
 
@@ -451,7 +485,7 @@ def _add_user(options: Namespace) -> int:
         _new_password(options.user, options.password_file),
         mechanism=BY_NAME[options.mechanism],
         iterations=options.iterations,
-        # as those that mqctl makes, and those of unknown users
+        # same format as the salts of mqctl and of unknown users
         salt=text_of_bits(randbits(NONCE_BITS)).encode(),
     )
     write_line(
@@ -502,7 +536,13 @@ def _new_password(user: str, file: str | None) -> str:
     if file == "-":
         password = sys.stdin.readline().rstrip("\r\n")
     elif file is not None:
-        password = Path(file).read_text(encoding="utf-8").split("\n", 1)[0].rstrip("\r")
+        try:
+            password = Path(file).read_text(encoding="utf-8").split("\n", 1)[0].rstrip("\r")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise StartError(
+                f"--password-file '{file}' cannot be read ({reason}); specify a readable file"
+            ) from None
     elif _PASSWORD_VARIABLE in os.environ:
         password = os.environ[_PASSWORD_VARIABLE]
     elif sys.stdin.isatty():

@@ -409,7 +409,8 @@ def guide(peers: Peers, data_directory: Path) -> str:
     servers = ",".join(
         f"{node.advertised_host}:{node.advertised_port}" for node in peers.nodes.values()
     )
-    mqctl = f"{_command('mqctl')} -b {servers}"
+    mqctl = _command("mqctl")
+    exports = f"export MQCTL_BOOTSTRAP={servers}"
     kcat = f"kcat -b {servers}"
     python = _command(Path(sys.executable).name)
     config = f'"bootstrap.servers": "{servers}"'
@@ -417,20 +418,22 @@ def guide(peers: Peers, data_directory: Path) -> str:
     login = ""
     if is_secure(data_directory):
         folder = shlex.quote(str(data_directory / SECURE))
-        mqctl = f"{mqctl} --command-config {folder}/admin.properties"
+        exports += f"\n                   export MQCTL_COMMAND_CONFIG={folder}/admin.properties"
         options = _librdkafka_options(data_directory)
         kcat += "".join(f" -X {key}={shlex.quote(value)}" for key, value in options.items())
         kcat += f' -X sasl.password="$(cat {folder}/admin.password)"'
         config += "".join(f', "{key}": "{value}"' for key, value in options.items())
         config += f', "sasl.password": open("{folder}/admin.password").read().strip()'
         login = (
-            "\n  TLS, SASL and ACLs are on. The super user is admin, and its password is in "
-            f"{folder}/admin.properties.\n"
+            "\n  TLS, SASL and ACLs are on. The super user is admin; its password is in "
+            f"{folder}/admin.password\n  and admin.properties. Renew the certificates with "
+            f"`mqctl cert renew {folder}`.\n"
         )
     return f"""
 mqd {__version__}: {nodes}, data in {data_directory} (Ctrl-C stops)
 {login}
-  mqctl            {mqctl} topic create demo
+  mqctl            {exports}
+                   {mqctl} topic create demo
                    echo hello | {mqctl} produce demo
                    {mqctl} consume demo --exit-at-end
 

@@ -84,7 +84,12 @@ def test_a_signal_stops_every_node_with_exit_code_0(tmp_path: Path, number: sign
         _, errors = process.communicate(timeout=20)
     assert process.returncode == 0, errors
     assert "2 node(s) ready on 127.0.0.1:" in guide
-    for words in ("mqctl -b 127.0.0.1:", "kcat -b 127.0.0.1:", "from confluent_kafka import"):
+    for words in (
+        "export MQCTL_BOOTSTRAP=127.0.0.1:",
+        "mqctl topic create demo",
+        "kcat -b 127.0.0.1:",
+        "from confluent_kafka import",
+    ):
         assert words in guide
     assert sorted(errors.splitlines()) == [
         f"node {i} | mqd node {i} ready on 127.0.0.1:1" for i in (1, 2)
@@ -372,5 +377,7 @@ def test_a_secure_cluster_has_certificates_a_user_and_configurations(tmp_path: P
     dev_security.prepare(tmp_path, peers)  # a second run keeps the cluster
     assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
     guide = dev.guide(peers, tmp_path)
-    assert f"--command-config {folder}/admin.properties" in guide
+    assert f"\n                   export MQCTL_COMMAND_CONFIG={folder}/admin.properties\n" in guide
+    assert f"its password is in {folder}/admin.password\n  and admin.properties." in guide
+    assert f"`mqctl cert renew {folder}`" in guide
     assert (folder / "admin.password").read_text().strip() not in guide

@@ -396,3 +396,41 @@ def test_the_configuration_imports_only_the_standard_library_and_base_modules() 
     }  # fmt: skip
     for heavy in ("trio", "construct", "tomllib", "difflib", "logging", "json", "socket"):
         assert heavy not in loaded
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["start", "--confg", "x"], "no such option: '--confg'. Did you mean '--config'?"),
+        (["start", "--pe=x"], "no such option: '--pe'. Did you mean '--peers'?"),
+        (["dev", "--xyzzy"], "no such option: '--xyzzy'\n"),
+    ],
+)
+def test_an_unknown_option_suggests_the_nearest(
+    arguments: list[str], error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == USAGE
+    assert error in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["add-user", "hash-password"])
+def test_a_password_file_that_cannot_be_read(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff")
+    of_command = ["--data", str(tmp_path)] if command == "add-user" else []
+    for path, reason in (
+        (tmp_path / "nope", "No such file or directory"),
+        (binary, "it is not UTF-8"),
+    ):
+        assert main(["storage", command, "x", *of_command, "--password-file", str(path)]) == FAILURE
+        assert capsys.readouterr().err == (
+            f"mqd: --password-file '{path}' cannot be read ({reason}); specify a readable file\n"
+        )
+
+
+@pytest.mark.parametrize("command", ["start", "dev", "config list", "force-voters"])
+def test_a_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command.split(), "--help"]) == OK
+    assert f"\nExample: mqd {command} " in capsys.readouterr().out
