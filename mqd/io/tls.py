@@ -18,9 +18,10 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 from mqd.io.disk import File
-from mqd.io.net import LayeredSocket, Listener, OsSocket
+from mqd.io.net import LayeredSocket, Listener, TcpSocket
 from mqd.io.tls_errors import TlsFailed, server_reason
 from mqd.limits import (
     KIB,
@@ -76,7 +77,6 @@ class TlsSocket(LayeredSocket):
         "_saw_first_byte",
         "_tls",
         "_unsent",
-        "inner",
         "is_established",
         "on_established",
         "principal",
@@ -84,9 +84,8 @@ class TlsSocket(LayeredSocket):
         "send",
     )
 
-    def __init__(self, inner: OsSocket, acceptor: TlsAcceptor) -> None:
-        super().__init__()
-        self.inner = inner
+    def __init__(self, inner: TcpSocket, acceptor: TlsAcceptor) -> None:
+        super().__init__(inner)
         self._acceptor = acceptor
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = acceptor.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
@@ -400,8 +399,7 @@ class TlsListener:
 
     async def accept(self) -> TlsSocket:
         sock = await self.inner.accept()
-        assert isinstance(sock, OsSocket)
-        return TlsSocket(sock, self.acceptor)
+        return TlsSocket(cast(TcpSocket, sock), self.acceptor)
 
     def close(self) -> None:
         self.inner.close()

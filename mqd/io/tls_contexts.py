@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import ssl
+from contextvars import ContextVar
 from pathlib import Path
 
 from mqd.config import ConfigError
@@ -20,6 +21,11 @@ from mqd.security.tls_settings import (
     TrustStore,
     open_ssl_suites,
 )
+
+session_tickets: ContextVar[int | None] = ContextVar("session_tickets", default=None)
+"""How many session tickets of TLS 1.3 a listener sends; None: OpenSSL's number. A simulation has
+none, because their sizes are random.
+"""
 
 _PKCS12_START = b"\x30"
 _JKS_START = bytes.fromhex("feedfeed")
@@ -33,6 +39,8 @@ def server_context(settings: TlsSettings, *, where: str) -> ssl.SSLContext:
     context = _context(ssl.PROTOCOL_TLS_SERVER, settings, where)
     assert settings.key_store is not None
     context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
+    if (tickets := session_tickets.get()) is not None:
+        context.num_tickets = tickets
     if settings.client_auth is not ClientAuth.NONE:
         assert settings.trust_store is not None
         _trust(context, settings.trust_store, where)
