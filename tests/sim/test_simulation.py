@@ -34,13 +34,12 @@ def test_seeds(nodes: int, seed: int) -> None:
     assert result.counts["acknowledged"] > 50 and result.counts["read"] > 50
 
 
-def test_a_seed_with_tls_and_logins_repeats() -> None:
-    """TLS draws random bytes, but their number is the same."""
+def test_a_seed_with_tls_and_logins() -> None:
+    """`tests/testing/test_secure_cluster.py` requires that it repeats."""
     settings = Settings(seed=1, seconds=1.0, load="plain", security="SASL_SSL")
-    first, second = run_seed(settings), run_seed(settings)
-    assert not first.violations, (first.violations, settings.command)
-    assert first.counts["acknowledged"] > 20
-    assert first.digest == second.digest
+    result = run_seed(settings)
+    assert not result.violations, (result.violations, settings.command)
+    assert result.counts["acknowledged"] > 20
     assert "--security sasl_ssl" in settings.command
 
 
