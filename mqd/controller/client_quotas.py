@@ -162,7 +162,7 @@ def _check_value(keys: Mapping[str, _Whole | None], key: str, value: float) -> N
     whole = keys[key]
     if whole is None:
         return
-    if value > whole.largest:
+    if value > float(whole.largest):  # as Java: 2**63 is not larger than a LONG
         raise _invalid(f"Proposed value for {key} is too large for {whole.name}.")
     if abs(value - round(value)) > _FRACTION:
         raise _invalid(f"{key} cannot be a fractional value.")

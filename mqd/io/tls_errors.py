@@ -7,7 +7,7 @@ import ssl
 _ALERTS = {
     "CERTIFICATE_UNKNOWN": "it does not accept the certificate",
     "BAD_CERTIFICATE": "it does not accept the certificate",
-    "UNKNOWN_CA": "it does not trust the authority that signed the certificate",
+    "UNKNOWN_CA": "it does not trust the CA that signed the certificate",
     "CERTIFICATE_EXPIRED": "the certificate is expired",
     "CERTIFICATE_REVOKED": "the certificate is revoked",
     "HANDSHAKE_FAILURE": "there is no common cipher suite or protocol version",
@@ -80,7 +80,7 @@ def client_reason(error: ssl.SSLError, address: str) -> tuple[str, str]:
             )
         return (
             f"the certificate of {address} is not trusted: {why}",
-            "set the truststore (ssl.truststore.location) to the certificate of the authority "
+            "set the truststore (ssl.truststore.location) to the certificate of the CA "
             "that signed it",
         )
     alert = _alert(error)

@@ -5,7 +5,7 @@
     required     TLS only
 
 So a running cluster changes in two rolling restarts: all nodes to preferred, then all to required.
-Certificate and trusted authority are those of `listener.name.peer.ssl.*`, else of `ssl.*`. Both
+Certificate and trusted CA are those of `listener.name.peer.ssl.*`, else of `ssl.*`. Both
 sides check that a certificate names the node (security/node_certificate.py).
 """
 

@@ -45,6 +45,8 @@ BUDGETS_MAX: Final = 10_000
 """Budgets that a node keeps. Beyond it, the budget that was not used for the longest time goes: a
 client chooses its client id, and could otherwise fill the memory."""
 RESOLVED_MAX: Final = 10_000
+THROTTLE_MS_MAX: Final = 2**31 - 1
+"""Maximum of `throttle_time_ms`. A quota near 0 would need more, up to infinity."""
 
 BudgetT = TypeVar("BudgetT")
 
@@ -177,7 +179,8 @@ class TokenBucket:
 
     def refill(self, limit: float, window: Window, now_ms: float) -> float:
         """The tokens at `now_ms`."""
-        added = limit * max(0.0, now_ms - self._updated_ms) / 1000
+        elapsed_ms = max(0.0, now_ms - self._updated_ms)
+        added = limit * elapsed_ms / 1000 if elapsed_ms else 0.0  # an infinite quota times 0 is NaN
         self._tokens = min(self._tokens + added, self._burst(limit, window))
         self._updated_ms = now_ms
         return self._tokens
@@ -189,7 +192,7 @@ class TokenBucket:
         """How long until the count is no longer negative. Call `refill` first."""
         if self._tokens >= 0:
             return 0
-        return round(-self._tokens / limit * 1000) if limit > 0 else 60_000
+        return _milliseconds(-self._tokens / limit * 1000) if limit > 0 else 60_000
 
 
 class ClientQuotas:
@@ -233,8 +236,8 @@ class ClientQuotas:
             return 0
         limit_ms = self._window.sample_ms if key == REQUEST_PERCENTAGE else float("inf")
         if quota.limit <= 0:
-            return round(min(limit_ms, self._window.samples * self._window.sample_ms))
-        return round(min(limit_ms, (measured - quota.limit) / quota.limit * elapsed_ms))
+            return _milliseconds(min(limit_ms, self._window.samples * self._window.sample_ms))
+        return _milliseconds(min(limit_ms, (measured - quota.limit) / quota.limit * elapsed_ms))
 
     def _rate_of(self, bucket: Bucket) -> Rate:
         return _budget(self._rates, bucket, lambda: Rate(self._window))
@@ -272,6 +275,10 @@ class ClientQuotas:
 
     def _bucket_of(self, name: Bucket, limit: float, window: Window, now_ms: float) -> TokenBucket:
         return _budget(self._buckets, name, lambda: TokenBucket(limit, window, now_ms))
+
+
+def _milliseconds(time_ms: float) -> int:
+    return round(min(time_ms, THROTTLE_MS_MAX))
 
 
 def _budget(

@@ -267,7 +267,7 @@ async def _echo_once(port: int, settings: TlsSettings) -> None:
             replace(CLIENT, trust_store=trust(texts().other_ca)),
             HOST,
             "is not trusted: unable to get local issuer certificate; set the truststore",
-            "the client ended the TLS handshake: it does not trust the authority",
+            "the client ended the TLS handshake: it does not trust the CA",
         ),
         (
             replace(SERVER, key_store=pem(texts().expired)),
@@ -294,7 +294,7 @@ async def _echo_once(port: int, settings: TlsSettings) -> None:
             replace(MUTUAL, trust_store=trust(texts().other_ca)),
             WITH_CERTIFICATE,
             HOST,
-            "it does not trust the authority that signed the certificate",
+            "it does not trust the CA that signed the certificate",
             "the certificate of the client is not accepted: self-signed certificate",
         ),
         (

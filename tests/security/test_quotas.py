@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from mqd.security import quotas
@@ -123,6 +125,20 @@ def test_mutations_take_tokens_and_may_exceed_them_once() -> None:
     assert node.mutate(ALICE, "app", 1, 0, strict=False) == (True, 4500)
     assert node.mutate(ALICE, "app", 1, 4500, strict=True) == (True, 500)
     assert node.mutate(Principal("User", "bob"), "app", 10**6, 0, strict=True) == (True, 0)
+
+
+@pytest.mark.parametrize("limit", [5e-324, 1e-300])
+def test_a_quota_near_zero_has_a_finite_throttle_time(limit: float) -> None:
+    node = client_quotas(producer_byte_rate=limit, controller_mutation_rate=limit)
+    assert node.record(PRODUCER_BYTE_RATE, ALICE, "app", 1, 0) == 2**31 - 1
+    assert node.mutate(ALICE, "app", 1, 0, strict=True) == (True, 2**31 - 1)
+
+
+def test_an_infinite_quota_is_none() -> None:
+    node = client_quotas(controller_mutation_rate=math.inf, request_percentage=math.inf)
+    for _ in range(2):
+        assert node.mutate(ALICE, "app", 10**6, 0, strict=True) == (True, 0)
+        assert node.record(REQUEST_PERCENTAGE, ALICE, "app", 10**6, 0) == 0
 
 
 def test_an_address_may_connect_as_often_as_its_quota_allows() -> None:
