@@ -16,8 +16,8 @@ class LoginFailed(Exception):
     """A login failed. `str()` is the reason for the log of the node."""
 
     def __init__(self, reason: str, message: str | None = None) -> None:
-        """`message` is Kafka's sentence for the client. Without it, the client gets a general one
-        that says nothing about the user.
+        """`message` is Kafka's sentence for the client. Without it, the client gets a generic
+        one that does not show whether the user exists.
         """
         super().__init__(reason)
         self.message = message

@@ -1,8 +1,8 @@
 """The server's side of SASL/PLAIN (RFC 4616), and its users from a JAAS string. A core.
 
 The passwords of the users are not kept: at the start, each becomes a hash with a key that exists in
-this process only. So a check costs microseconds, and a copy of the table is of no use elsewhere.
-An unknown user takes the same steps as a known one.
+this process only. So a check costs microseconds, and a copy of the table is useless in another
+process. An unknown user takes the same steps as a known one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ USER_OPTION_PREFIX: Final = "user_"
 
 _TOKEN_BYTES_MAX: Final = 64 * 1024
 """No user of a JAAS string has a longer password."""
-_INVALID: Final = "Authentication failed: Invalid username or password"
+_INVALID_CREDENTIALS: Final = "Authentication failed: Invalid username or password"
 
 
 class PlainUsers:
@@ -72,7 +72,7 @@ class PlainServer:
     def respond(self, token: bytes, now_ms: int) -> bytes:
         """Raises LoginFailed with the sentences of Kafka."""
         if len(token) > _TOKEN_BYTES_MAX:
-            raise LoginFailed(f"a token of {len(token)} bytes", _INVALID)
+            raise LoginFailed(f"a token of {len(token)} bytes", _INVALID_CREDENTIALS)
         # bytes that are not UTF-8 become U+FFFD, as in Java; no password contains it by chance
         parts = token.decode("utf-8", "replace").split("\0", 3)
         if len(parts) != 3:
@@ -84,7 +84,7 @@ class PlainServer:
                 message = f"Authentication failed: {name} not specified"
                 raise LoginFailed(message, message)
         if not self._users.verify(self.user, password):
-            raise LoginFailed("unknown user or wrong password", _INVALID)
+            raise LoginFailed("unknown user or wrong password", _INVALID_CREDENTIALS)
         if authorization_id not in ("", self.user):
             message = (
                 "Authentication failed: Client requested an authorization id that is different "

@@ -113,7 +113,7 @@ class SaslConnection:
         self, connection: ConnectionT, frame: memoryview, dispatcher: Responder[ConnectionT]
     ) -> None:
         """Handle a frame of a connection that is not authenticated, re-authenticates, or whose
-        session has expired. Raises ProtocolError where the connection must be closed.
+        session has expired. Raises ProtocolError if the connection must be closed.
         """
         now = self._service.clock.monotonic()
         session = self.session
@@ -137,7 +137,7 @@ class SaslConnection:
             self._on_authenticate(connection, frame, api_key, now, dispatcher)
         elif api_key == SASL_HANDSHAKE:
             self._on_handshake(connection, frame, decode_request_header(frame), now)
-        elif api_key == API_VERSIONS and session.state is State.VERSIONS_OR_HANDSHAKE:
+        elif api_key == API_VERSIONS and session.state is State.INITIAL_REQUEST:
             if dispatcher.respond_to_api_versions(connection, frame):
                 session.on_api_versions()
         else:
@@ -194,9 +194,9 @@ class SaslConnection:
     ) -> None:
         """`header`: of the SaslAuthenticate request; None for a bare token."""
         session = self.session
-        is_wrong_mechanism = session.state is State.WRONG_MECHANISM
+        is_wrong_mechanism = session.state is State.REAUTH_BAD_MECHANISM
         try:
-            answer = session.on_token(bytes(token), now, self._service.clock.wall_ms())
+            server_token = session.on_token(bytes(token), now, self._service.clock.wall_ms())
         except LoginFailed as error:
             parts: list[Part] = []
             if header is not None and not is_wrong_mechanism:
@@ -208,12 +208,12 @@ class SaslConnection:
             self._fail(connection, str(error), parts)
             return
         if header is None:
-            connection.slot().complete([_LENGTH(len(answer.token)) + answer.token])
+            connection.slot().complete([_LENGTH(len(server_token.token)) + server_token.token])
         else:
             response = {
                 "error_code": 0,
-                "auth_bytes": answer.token,
-                "session_lifetime_ms": answer.session_lifetime_ms,
+                "auth_bytes": server_token.token,
+                "session_lifetime_ms": server_token.session_lifetime_ms,
             }
             connection.slot().complete(_parts(_AUTHENTICATE_API, header, response))
         if session.state is State.COMPLETE:

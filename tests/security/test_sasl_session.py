@@ -9,7 +9,7 @@ import pytest
 from mqd.errors import ErrorCode
 from mqd.security.mechanism import LoginFailed
 from mqd.security.principal import Principal
-from mqd.security.sasl_session import TRANSITIONS, Answer, Event, SaslSession, State
+from mqd.security.sasl_session import TRANSITIONS, Event, SaslSession, ServerToken, State
 
 
 class Mechanism:
@@ -25,7 +25,7 @@ class Mechanism:
             raise LoginFailed("wrong password")
         if token != b"more":
             self.user, self.is_complete = token.decode(), True
-        return b"answer"
+        return b"response"
 
 
 def session(
@@ -47,9 +47,9 @@ def test_the_table_has_every_state() -> None:
 def test_a_login() -> None:
     made = session()
     assert made.expects_token and not made.is_bare
-    assert made.on_token(b"more", 1.0, 1_000) == Answer(b"answer", 0)
+    assert made.on_token(b"more", 1.0, 1_000) == ServerToken(b"response", 0)
     assert (made.principal, made.doing) == (None, "authentication")
-    assert made.on_token(b"alice", 1.0, 1_000) == Answer(b"answer", 0)
+    assert made.on_token(b"alice", 1.0, 1_000) == ServerToken(b"response", 0)
     assert made.state is State.COMPLETE
     assert made.principal == Principal("User", "alice")
     assert made.expires_at == math.inf and not made.may_reauthenticate(100.0)
