@@ -162,10 +162,10 @@ class Process(ABC):
         assert self._process is not None, "the node was not launched"
         while not self.is_ready():
             self.check_alive()
-            if time.monotonic() - self._launched > READY_TIMEOUT_S:
+            if time.monotonic() - self._launched > self.ready_timeout_s:
                 self.kill()
                 raise NodeFailed(
-                    f"node {self.node_id}: not ready within {READY_TIMEOUT_S:.0f} "
+                    f"node {self.node_id}: not ready within {self.ready_timeout_s:.0f} "
                     f"s\n{self.stderr_tail()}"
                 )
             time.sleep(POLL_INTERVAL_S)
@@ -209,6 +209,7 @@ class Process(ABC):
             )
 
     clean_exit_codes: tuple[int, ...] = (0,)
+    ready_timeout_s = READY_TIMEOUT_S
 
     def kill(self) -> None:
         """End it with SIGKILL, as the kernel does when memory is exhausted. The page cache
@@ -306,6 +307,8 @@ class KafkaNode(Process):
     program = "Apache Kafka"
     clean_exit_codes = (0, 143)
     """A JVM exits with 143 after SIGTERM."""
+    ready_timeout_s = 3 * READY_TIMEOUT_S
+    """A JVM on a busy machine starts slowly."""
 
     SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "kafka.sh"
     HEAP = "512m"

@@ -126,6 +126,8 @@ HANDSHAKE_SECONDS_MAX = 10.0
 """On the peer listener, until the handshake is complete: bytes of a frame, requests, and time."""
 SASL_REQUESTS_MAX = 16
 """Requests of a client before the end of its authentication. SCRAM needs five."""
+USERS_FILE_BYTES_MAX = 16 * 2**20
+"""Of the file with users of PLAIN: about 100,000 users."""
 KEY_SET_BYTES_MAX = 1 * MIB
 KEY_SET_TIMEOUT_SECONDS = 10.0
 """Of a document with the keys that verify tokens."""

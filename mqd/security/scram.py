@@ -274,11 +274,11 @@ class ScramServer:
         if len(proof) != len(signature):
             raise LoginFailed("the proof has a wrong length")
         is_valid = hmac.compare_digest(_hashed(name, _xor(proof, signature)), credential.stored_key)
-        answer = hmac.digest(credential.server_key, auth_message, name)
+        server_signature = hmac.digest(credential.server_key, auth_message, name)
         if not (is_valid and self._is_known):
             raise LoginFailed("unknown user or wrong password")
         self.is_complete = True
-        return f"v={_encoded(answer)}".encode()
+        return f"v={_encoded(server_signature)}".encode()
 
 
 # -- the client
