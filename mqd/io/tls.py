@@ -56,6 +56,8 @@ class TlsAcceptor:
     """
     allows_plaintext: bool = False
     """Whether a client may also connect without TLS."""
+    is_of_nodes: bool = False
+    """Whether the clients are other nodes: for messages."""
     refusal_of_node: Callable[[bytes | None, int], str | None] | None = None
     """On the peer listener: (certificate, node id) -> why it is not that of the node."""
     plaintext_remedy: str = (
@@ -243,8 +245,9 @@ class TlsSocket(LayeredSocket):
                 if arrived is None:
                     raise BlockingIOError from None
                 if not arrived:
+                    client = "another node" if self._acceptor.is_of_nodes else "the client"
                     raise TlsFailed(
-                        "the client closed the connection during the TLS handshake",
+                        f"{client} closed the connection during the TLS handshake",
                         "see its log: it may not trust the certificate of this node",
                     ) from None
                 continue
@@ -277,7 +280,7 @@ class TlsSocket(LayeredSocket):
             self.flush()
         except OSError:
             pass
-        return TlsFailed(*server_reason(error))
+        return TlsFailed(*server_reason(error, is_of_nodes=self._acceptor.is_of_nodes))
 
     # -- sending
 
