@@ -9,8 +9,8 @@ decrypted bytes that nobody has received yet, and encrypted bytes that nobody ha
 
 Invariants of `TlsSocket`:
 - At most one piece of encrypted data is unsent; `send` accepts no more before it is sent.
-- `send` reports bytes as sent only when their encrypted form is sent. Those that are encrypted but
-  not reported (`_ahead`) come again at the start of the next call, which skips them.
+- `send` reports bytes as sent only when their encrypted form is sent. The next call starts with
+  the encrypted but unreported bytes (`_ahead`), and skips them.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ _EXTRA_RECORDS = 64
 """Records of one call beside those that fill its view."""
 
 _scratch = memoryview(bytearray(TLS_RECEIVE_BYTES))
-"""Encrypted bytes on their way from a socket to OpenSSL. Only between two statements."""
+"""Encrypted bytes on their way from a socket to OpenSSL. Its content is valid only until the next
+statement."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsAcceptor:
-    """How a listener accepts connections. A new certificate is a new value."""
+    """How a listener accepts connections. A reloaded certificate creates a new TlsAcceptor."""
 
     context: ssl.SSLContext
     principal_of: Callable[[bytes | None], Principal] | None = None

@@ -1,4 +1,4 @@
-"""Builds OpenSSL's contexts: reads key stores and trust stores, in PEM or PKCS12.
+"""Builds `ssl.SSLContext` objects from key stores and trust stores (PEM, PKCS12).
 
 Python reads a private key only from a file. Text from the configuration and from PKCS12 goes
 through a file in memory, which no other process can open.
@@ -112,10 +112,10 @@ def _key_of(store: KeyStore, where: str) -> tuple[bytes, bytes, str | None]:
 def _load_key(context: ssl.SSLContext, store: KeyStore, where: str) -> None:
     source = f"{where}{store.location or 'ssl.keystore.key'}"
     chain, key, password = _key_of(store, where)
-    asked: list[bool] = []
+    password_requests: list[bool] = []
 
     def give_password() -> str:
-        asked.append(True)
+        password_requests.append(True)
         return password or ""
 
     chain_file, key_file = _memory_file(chain), _memory_file(key)
@@ -129,7 +129,7 @@ def _load_key(context: ssl.SSLContext, store: KeyStore, where: str) -> None:
                 f"{source}: the private key does not belong to the first certificate; put the "
                 "certificate of the key first"
             ) from None
-        if asked:
+        if password_requests:
             problem = "is wrong" if password else "is not set, and the key is encrypted"
             raise ConfigError(f"{source}: ssl.key.password {problem}") from None
         raise ConfigError(
