@@ -69,7 +69,7 @@ def node(directory: Path, mode: str, names: int, known: Peers) -> PeerTls:
         ("disabled", "preferred", 1, "plaintext"),
         ("required", "disabled", 1, "the other node needs peer.ssl=preferred or required"),
         ("disabled", "required", 1, "closed the connection during the TLS handshake"),
-        ("required", "required", 2, "the certificate names mqd://c/nodes/2, and not"),
+        ("required", "required", 2, "the certificate is for mqd://c/nodes/2, expected"),
     ],
 )
 async def test_two_nodes_agree(
