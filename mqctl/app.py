@@ -216,7 +216,7 @@ def settings_of(
     _run.output = output or above.get("output") or default_output
     profile = profile or above.get("profile")
     command_config = command_config or above.get("command_config")
-    properties = profiles.properties(profile, command_config)
+    properties = profiles.properties(profile, command_config, warn=print_message)
     saved = properties.get("bootstrap.servers")
     return Settings(
         bootstrap=bootstrap

@@ -5,14 +5,13 @@ the machine could read. A file that they can read causes a warning.
 from __future__ import annotations
 
 import os
-import shlex
-import stat
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
+from mqctl import profiles
 from mqctl.app import USAGE, Failure, print_message
 
 VARIABLE = "MQCTL_USER_PASSWORD"
@@ -34,7 +33,8 @@ def password_option(whose: str = "") -> Callable[[FunctionT], FunctionT]:
 def read_password(user: str, file: Any | None, *, new: bool = True) -> str:
     """The password of a user. The prompt asks for a `new` one twice. Raises Failure."""
     if file is not None:
-        warn_if_readable(file.name, os.fstat(file.fileno()).st_mode)
+        if warning := profiles.exposure(file.name, os.fstat(file.fileno()).st_mode):
+            print_message(warning)
         password = file.readline().rstrip("\r\n")
     elif VARIABLE in os.environ:
         password = os.environ[VARIABLE]
@@ -51,12 +51,3 @@ def read_password(user: str, file: Any | None, *, new: bool = True) -> str:
     if not password:
         raise Failure(f"the password of user '{user}' is empty", exit_code=USAGE)
     return str(password)
-
-
-def warn_if_readable(path: str, mode: int) -> None:
-    """Warn if other users can read a file with a password. `mode`: its st_mode."""
-    if stat.S_ISREG(mode) and mode & (stat.S_IRGRP | stat.S_IROTH):
-        print_message(
-            f"other users can read '{path}', which has a password: run chmod 600 "
-            f"{shlex.quote(path)}"
-        )

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from mqctl.failure import USAGE, Failure
@@ -33,9 +34,14 @@ def folder() -> Path:
     return Path(home) / "mqctl"
 
 
-def properties(profile: str | None, command_config: str | None) -> dict[str, str]:
-    """The client properties of a command. `profile` and `command_config`: from its options. Raises
-    Failure.
+def properties(
+    profile: str | None,
+    command_config: str | None,
+    *,
+    warn: Callable[[str], object] = lambda text: None,
+) -> dict[str, str]:
+    """The client properties of a command. `profile` and `command_config`: from its options. `warn`
+    receives a text if others can read passwords in the file. Raises Failure.
     """
     name = profile or os.environ.get(PROFILE_VARIABLE) or current()
     found = {} if name is None else read(name)
@@ -44,19 +50,21 @@ def properties(profile: str | None, command_config: str | None) -> dict[str, str
             found[variable.removeprefix("MQCTL_").lower().replace("_", ".")] = value
     path = command_config or os.environ.get(CONFIG_VARIABLE)
     if path:
-        found.update(_read_config(Path(path)))
+        from mqd.client.client_properties import SECRET_KEYS
+
+        of_file = read_file(Path(path), "--command-config")
+        found.update(of_file)
+        warning = exposure(path, Path(path).expanduser().stat().st_mode)
+        if warning and not SECRET_KEYS.isdisjoint(of_file):
+            warn(warning)
     return found
 
 
-def _read_config(path: Path) -> dict[str, str]:
-    """The properties of --command-config. Warns if others can read passwords in it."""
-    from mqctl.passwords import warn_if_readable
-    from mqd.client.client_properties import SECRET_KEYS
-
-    found = read_file(path, "--command-config")
-    if not SECRET_KEYS.isdisjoint(found):
-        warn_if_readable(str(path), path.expanduser().stat().st_mode)
-    return found
+def exposure(path: str, mode: int) -> str:
+    """A warning if other users can read a file with a password; else empty. `mode`: its st_mode."""
+    if not stat.S_ISREG(mode) or not mode & (stat.S_IRGRP | stat.S_IROTH):
+        return ""
+    return f"other users can read '{path}', which has a password: run chmod 600 {shlex.quote(path)}"
 
 
 def current() -> str | None:
