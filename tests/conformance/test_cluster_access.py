@@ -244,11 +244,11 @@ class AnyNode:
 @pytest.mark.timeout(600)
 def test_each_node_denies_what_apache_kafka_denies(secured_nodes: SecuredCluster) -> None:
     """Each case on each node, also on those that do not lead or coordinate: they deny first."""
-    asked, expected = cases(), recorded()
+    requested, expected = cases(), recorded()
 
     async def main() -> list[str]:
         admins = [secured_nodes.connection(node_id) for node_id in secured_nodes.ports]
-        ids = await prepare(admins[0], asked)
+        ids = await prepare(admins[0], requested)
         for _ in range(600):
             if await prepare_groups(AnyNode(admins)):
                 break
@@ -258,9 +258,9 @@ def test_each_node_denies_what_apache_kafka_denies(secured_nodes: SecuredCluster
         for admin in admins:
             admin.__exit__(None, None, None)
         for node_id in secured_nodes.ports:
-            await until_acls_apply(asked, secured_nodes.ports[node_id]["SASL"])
+            await until_acls_apply(requested, secured_nodes.ports[node_id]["SASL"])
         differences = []
-        for case in asked:
+        for case in requested:
             scenario = case.scenario
             wanted = denials(expected[scenario.title, case.title])
             request = substituted(scenario.request, case.user, ids_of(case, ids))
