@@ -420,12 +420,17 @@ def test_stores_are_read_from_files_and_texts(tmp_path: Path) -> None:
         },
     ):
         server_context(server_settings(settings, where=""), where="")
+    (tmp_path / "text").write_text("no certificate")
     (tmp_path / "store.jks").write_bytes(bytes.fromhex("feedfeed00000002"))
     for settings, words in (
         (values(keystore_location=p12, keystore_password="wrong"), "its password is wrong"),
         (values(keystore_location=str(tmp_path / "store.jks")), "keytool -importkeystore"),
         (values(keystore_location=str(tmp_path / "none")), r"cannot be read \(No such file"),
-        (values(keystore_location=str(files["ca"])), "not a private key and its certificate"),
+        (
+            values(keystore_location=str(files["ca"])),
+            r"ca\.pem' has no private key; use the file of a node, such as node-1\.pem",
+        ),
+        (values(keystore_location=str(tmp_path / "text")), "replace the file; `mqctl cert init`"),
         (
             {
                 **values(keystore_type="PEM", keystore_key=encrypted),
