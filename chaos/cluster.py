@@ -2,7 +2,7 @@
 order?
 
     python -m chaos.cluster --nodes 3 --seconds 180 --seed 1 [--session-ms 3000] \
-        [--kind mqd|kafka] [--cuts]
+        [--kind mqd|kafka] [--cuts] [--security sasl_ssl] [--sasl-mechanism SCRAM-SHA-256]
 
 Real processes, replication factor 3, min.insync.replicas 2. confluent-kafka producers (idempotent,
 acks=all, full speed) and consumers run while the nemesis injects the faults of the seed. It kills
@@ -33,7 +33,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import history_lines
+from . import cluster_security, history_lines
 from .checker import check
 from .ensemble import Ensemble, ensemble, mqd_ensemble
 from .fault_injector import inject_fault
@@ -84,11 +84,12 @@ class Trial:
             self.cluster.create_topic(
                 topic, count, configs={"retention.ms": "-1", "segment.bytes": str(SEGMENT_BYTES)}
             )
+        bootstrap, options = self.cluster.bootstrap, self.cluster.client_options
         producers = [
-            Producer(i, self.cluster.bootstrap, self.keys, self.seed * 1000 + i, options=PATIENT)
+            Producer(i, bootstrap, self.keys, self.seed * 1000 + i, options=PATIENT | options)
             for i in range(PRODUCERS)
         ]
-        readers = [Reader(i, self.cluster.bootstrap, self.keys) for i in range(READERS)]
+        readers = [Reader(i, bootstrap, self.keys, options=options) for i in range(READERS)]
         for producer in producers:
             producer.start()
         for reader in readers:
@@ -110,7 +111,7 @@ class Trial:
         finally:
             for reader in readers:
                 reader.finish()
-        final = read_all(self.cluster.bootstrap, self.keys)
+        final = read_all(bootstrap, self.keys, options=options)
         self.cluster.wait_until(
             lambda: self.cluster.is_whole(TOPICS),
             "a full ISR of every partition, as every node reports it",
@@ -125,6 +126,9 @@ class Trial:
             for reader in readers
             for error in reader.errors
         ]
+        refusals = [refusal for producer in producers for refusal in producer.refusals]
+        refusals += [refusal for reader in readers for refusal in reader.refusals]
+        self.violations += [f"a client was refused: {refusal}" for refusal in refusals]
         directories = {node_id: node.data_directory for node_id, node in self.cluster.nodes.items()}
         for key in self.keys:
             self.violations += differences(directories, key, len(final[key].offsets))
@@ -309,6 +313,7 @@ def main() -> int:
         metavar="DIR",
         help="write history.jsonl and log.jsonl for `mqd-spark audit`",
     )
+    cluster_security.add_arguments(parser)
     arguments = parser.parse_args()
     if arguments.cuts and arguments.kind != "mqd":
         parser.error("--cuts works through mqd's peers file: not with --kind kafka")
@@ -319,20 +324,19 @@ def main() -> int:
     replay += f" --session-ms {arguments.session_ms} --kind {arguments.kind}" + (
         " --cuts" if arguments.cuts else ""
     )
+    replay += cluster_security.shown(arguments)
     end_on_sigterm()
     directory = arguments.keep or Path(tempfile.mkdtemp(prefix="chaos-"))
     links: Links | None = None
     cluster: Ensemble | None = None
     try:
+        security = cluster_security.from_arguments(arguments, directory / "security")
+        chosen = {"session_ms": arguments.session_ms, "security": security}
         if arguments.cuts:
             links = Links()
-            cluster = mqd_ensemble(
-                directory, arguments.nodes, session_ms=arguments.session_ms, links=links
-            )
+            cluster = mqd_ensemble(directory, arguments.nodes, links=links, **chosen)
         else:
-            cluster = ensemble(
-                arguments.kind, directory, arguments.nodes, session_ms=arguments.session_ms
-            )
+            cluster = ensemble(arguments.kind, directory, arguments.nodes, **chosen)
         trial = Trial(cluster, arguments.seed, arguments.seconds, links)
         trial.run()
     except (TrialFailed, NodeFailed) as error:

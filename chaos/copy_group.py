@@ -14,6 +14,7 @@ from collections import Counter
 from contextlib import suppress
 
 from .copy_worker import HUNG_CODE, KNOWN_HANGS_S
+from .ensemble import Ensemble
 from .history import Key
 from .workload import Reader, TrialFailed
 
@@ -115,7 +116,7 @@ class Worker:
 class CopyGroup:
     """One kind of client, its group, and its copy."""
 
-    def __init__(self, client: str, bootstrap: str, random_source: random.Random) -> None:
+    def __init__(self, client: str, cluster: Ensemble, random_source: random.Random) -> None:
         self.client = client
         self.group = f"eos-{client}"
         self.topic = f"eos-copy-{client}"
@@ -124,7 +125,8 @@ class CopyGroup:
         self.reasons: Counter[str] = Counter()
         self.reader: Reader | None = None
         self._names = {slot: f"{self.group}-{slot}" for slot in range(SLOTS)}
-        self._bootstrap = bootstrap
+        self._bootstrap = cluster.bootstrap
+        self._command_config = cluster.command_config
         self._random = random_source
         self._launched = 0
 
@@ -170,6 +172,8 @@ class CopyGroup:
             "--transaction-ms",
             str(TRANSACTION_MS),
         ]
+        if self._command_config is not None:
+            command += ["--command-config", str(self._command_config)]
         self.workers[slot] = Worker(command, self._names[slot])
 
     def change(self) -> str:

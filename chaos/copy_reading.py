@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import confluent_kafka
@@ -14,10 +15,10 @@ from .workload import READ_TIMEOUT_S, TrialFailed
 
 
 def read_copy(
-    bootstrap: str, keys: list[Key], isolation: str
+    bootstrap: str, keys: list[Key], isolation: str, options: Mapping[str, Any]
 ) -> tuple[dict[Key, Copy], dict[Key, int]]:
     """Returns every record of a copy below the end offsets of this isolation level, and these
-    offsets. Raises TrialFailed.
+    offsets. `options`: the security of the client. Raises TrialFailed.
     """
     settings: dict[str, Any] = {
         "bootstrap.servers": bootstrap,
@@ -31,7 +32,7 @@ def read_copy(
         "isolation.level": isolation,
         "enable.partition.eof": True,
     }
-    consumer = confluent_kafka.Consumer(settings)
+    consumer = confluent_kafka.Consumer(settings | dict(options))
     copies, ends = {key: Copy() for key in keys}, dict.fromkeys(keys, -1)
     try:
         consumer.assign(

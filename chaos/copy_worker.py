@@ -4,6 +4,7 @@ the offsets in the same transaction.
     python -m chaos.copy_worker --client confluent|consumer|aiokafka --bootstrap HOST:PORT,... \
         --group G --source T --target T
                                 --name N [--seed 1] [--transaction-ms 10000]
+                                [--command-config FILE]
 
 It works until its standard input is closed, then leaves its group and ends. It may be killed at any
 time. It reports events on standard output, one a line: `committed COUNT`, `aborted WHY` (a
@@ -32,6 +33,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
@@ -39,6 +41,9 @@ import aiokafka
 import confluent_kafka
 from aiokafka.errors import KafkaError
 
+from mqd.client.security import Security
+
+from .client_security import PLAINTEXT, aiokafka_options, librdkafka_options, load
 from .history import value_of
 from .workload import VALUE
 
@@ -88,6 +93,7 @@ class Task:
     name: str
     transaction_ms: int
     random_source: random.Random
+    security: Security = PLAINTEXT
     stopped: threading.Event = field(default_factory=threading.Event)
     called: tuple[str, float] = field(default_factory=lambda: ("start", monotonic()))
     """The current or last call of the client, and its start time."""
@@ -140,6 +146,7 @@ class Confluent:
                 "linger.ms": 5,
                 "log_level": 0,
             }
+            | librdkafka_options(task.security)
         )
         protocol: dict[str, Any] = (
             {"group.protocol": "consumer"}
@@ -163,6 +170,7 @@ class Confluent:
                 "fetch.wait.max.ms": 100,
                 "log_level": 0,
             }
+            | librdkafka_options(task.security)
         )
 
     def run(self) -> None:
@@ -316,6 +324,7 @@ class Aiokafka:
             heartbeat_interval_ms=HEARTBEAT_MS,
             rebalance_timeout_ms=REBALANCE_MS,
             fetch_max_wait_ms=100,
+            **aiokafka_options(task.security),
         )
 
     async def run(self) -> None:
@@ -365,6 +374,7 @@ class Aiokafka:
             bootstrap_servers=self.task.bootstrap,
             transactional_id=f"{self.task.group}-{partition.topic}-{partition.partition}",
             transaction_timeout_ms=self.task.transaction_ms,
+            **aiokafka_options(self.task.security),
         )
         self.producers[partition] = producer
         await asyncio.wait_for(producer.start(), PATIENCE_S)
@@ -449,10 +459,12 @@ def main() -> int:
     parser.add_argument("--targets", type=int, required=True, help="partitions of the target")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--transaction-ms", type=int, default=10_000)
+    parser.add_argument("--command-config", type=Path, help="client properties")
     options = vars(parser.parse_args())
     faulthandler.register(signal.SIGUSR1)  # show where the process waits
     logging.disable(logging.CRITICAL)
-    task = Task(random_source=random.Random(options.pop("seed")), **options)
+    security = load(options.pop("command_config"))
+    task = Task(random_source=random.Random(options.pop("seed")), security=security, **options)
 
     def listen() -> None:
         sys.stdin.buffer.read()

@@ -17,11 +17,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mqd.client.security import Security
 from mqd.protocol.apis import by_name
 from mqd.protocol.schema import decode_response_header, encode_request_header
 
+from .client_security import PLAINTEXT, librdkafka_options
+from .cluster_security import ClusterSecurity
 from .links import Links
-from .node import LOOPBACK, KafkaNode, Node, NodeFailed, Process, free_ports, write_peers
+from .node import (
+    CLUSTER_ID,
+    LOOPBACK,
+    KafkaNode,
+    Node,
+    NodeFailed,
+    Process,
+    free_ports,
+    write_peers,
+)
 
 REQUEST_TIMEOUT_S = 5.0
 POLL_INTERVAL_S = 0.02
@@ -49,19 +61,50 @@ View = Mapping[tuple[str, int], PartitionView]
 
 class Ensemble:
     """The nodes of one cluster. `kind` is "mqd" or "kafka". `session_ms`: their broker session
-    timeout.
+    timeout. With `security`, clients use the `secured_ports` (node id -> port).
     """
 
-    def __init__(self, kind: str, nodes: Mapping[int, Process], session_ms: int) -> None:
+    def __init__(
+        self,
+        kind: str,
+        nodes: Mapping[int, Process],
+        session_ms: int,
+        security: ClusterSecurity | None = None,
+        secured_ports: Mapping[int, int] | None = None,
+    ) -> None:
         self.kind = kind
         self.nodes = dict(nodes)
         self.session_ms = session_ms
+        self.security = security
+        self._secured_ports = dict(secured_ports or {})
         self.started_s = 0.0
 
     @property
     def bootstrap(self) -> str:
         """Addresses of all nodes, for clients."""
+        if self._secured_ports:
+            return ",".join(f"{LOOPBACK}:{port}" for port in self._secured_ports.values())
+        return self.plain_bootstrap
+
+    @property
+    def plain_bootstrap(self) -> str:
+        """Addresses of the PLAINTEXT listeners of all nodes."""
         return ",".join(node.address for node in self.nodes.values())
+
+    @property
+    def client_security(self) -> Security:
+        """The security of clients."""
+        return PLAINTEXT if self.security is None else self.security.client()
+
+    @property
+    def client_options(self) -> dict[str, Any]:
+        """The security of clients of librdkafka; empty for PLAINTEXT."""
+        return librdkafka_options(self.client_security)
+
+    @property
+    def command_config(self) -> Path | None:
+        """The file of the client properties; None for PLAINTEXT."""
+        return None if self.security is None else self.security.command_config
 
     @property
     def running(self) -> list[int]:
@@ -83,6 +126,8 @@ class Ensemble:
             lambda: all(len(self.brokers(node_id)) == len(self.nodes) for node_id in self.nodes),
             "all nodes to meet",
         )
+        if self.security is not None:
+            self.security.create_users(self.plain_bootstrap)
         self.started_s = time.monotonic() - started_at
         return self.started_s
 
@@ -285,6 +330,7 @@ def mqd_ensemble(
     options: tuple[str, ...] = (),
     racks: dict[int, str] | None = None,
     links: Links | None = None,
+    security: ClusterSecurity | None = None,
 ) -> Ensemble:
     """A cluster of `mqd start` processes, not yet started.
 
@@ -293,6 +339,7 @@ def mqd_ensemble(
     client_ports, peer_ports = free_ports(count), free_ports(count)
     ports = {number + 1: (client_ports[number], peer_ports[number]) for number in range(count)}
     chosen = (*_replication(count), *_session(session_ms), *options)
+    secured_ports = _secured_ports(ports, security)
     nodes = {}
     for node_id, (port, _) in ports.items():
         home = directory / str(node_id)
@@ -305,8 +352,15 @@ def mqd_ensemble(
                 if other != node_id
             }
         write_peers(home / "peers.toml", seen, racks)
-        nodes[node_id] = Node(home, chosen, node_id=node_id, port=port, peers=home / "peers.toml")
-    return Ensemble("mqd", nodes, session_ms or 3000)
+        own = (
+            ()
+            if security is None
+            else security.node_options("mqd", node_id, CLUSTER_ID, port, secured_ports[node_id])
+        )
+        nodes[node_id] = Node(
+            home, (*chosen, *own), node_id=node_id, port=port, peers=home / "peers.toml"
+        )
+    return Ensemble("mqd", nodes, session_ms or 3000, security, secured_ports)
 
 
 def kafka_ensemble(
@@ -316,6 +370,7 @@ def kafka_ensemble(
     session_ms: int | None = None,
     options: tuple[str, ...] = (),
     racks: dict[int, str] | None = None,
+    security: ClusterSecurity | None = None,
 ) -> Ensemble:
     """A cluster of Apache Kafka processes (scripts/kafka.sh), formatted and not yet started.
 
@@ -341,20 +396,37 @@ def kafka_ensemble(
     )
     if done.returncode:
         raise NodeFailed(f"Apache Kafka cannot be set up: {done.stderr.strip()}")
-    if racks:
-        for node_id, rack in racks.items():
-            with (directory / str(node_id) / "server.properties").open("a") as file:
-                file.write(f"broker.rack={rack}\n")
+    ports = {node_id: base + KAFKA_PORT_STEP * (node_id - 1) for node_id in range(1, count + 1)}
+    secured_ports = _secured_ports(ports, security)
+    for node_id, port in ports.items():
+        own = (
+            ()
+            if security is None
+            else security.node_options("kafka", node_id, CLUSTER_ID, port, secured_ports[node_id])
+        )
+        if racks:
+            own += (f"broker.rack={racks[node_id]}",)
+        with (directory / str(node_id) / "server.properties").open("a") as file:
+            file.write("".join(f"{each}\n" for each in own))
+    java_options = "" if security is None else security.java_options
     nodes = {
-        node_id: KafkaNode(directory, node_id, base + KAFKA_PORT_STEP * (node_id - 1))
-        for node_id in range(1, count + 1)
+        node_id: KafkaNode(directory, node_id, port, java_options)
+        for node_id, port in ports.items()
     }
-    return Ensemble("kafka", nodes, session_ms or 9000)
+    return Ensemble("kafka", nodes, session_ms or 9000, security, secured_ports)
 
 
 def ensemble(kind: str, directory: Path, count: int = 3, **options: Any) -> Ensemble:
     """A cluster of that kind ("mqd" or "kafka")."""
     return {"mqd": mqd_ensemble, "kafka": kafka_ensemble}[kind](directory, count, **options)
+
+
+def _secured_ports(node_ids: Iterable[int], security: ClusterSecurity | None) -> dict[int, int]:
+    """node id -> the port of its listener with that security. Empty without one."""
+    if security is None:
+        return {}
+    ids = list(node_ids)
+    return dict(zip(ids, free_ports(len(ids)), strict=True))
 
 
 def _replication(count: int) -> tuple[str, ...]:

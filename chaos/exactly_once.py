@@ -2,7 +2,8 @@
 input?
 
     python -m chaos.exactly_once [--seconds 120] [--seed 1] [--kind mqd|kafka] [--clients \
-        confluent,consumer,aiokafka] [--rate 300]
+        confluent,consumer,aiokafka] [--rate 300] [--security sasl_ssl] \
+        [--sasl-mechanism SCRAM-SHA-256]
 
 Three nodes, replication factor 3, min.insync.replicas 2. A producer fills a topic. For each kind of
 client, a group of worker processes (chaos/copy_worker.py) copies it into a separate topic. They
@@ -48,6 +49,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from . import cluster_security
 from .cluster import HEAL_TIMEOUT_S, PATIENT, SHOWN_MAX, verify_files
 from .copy_checker import check_copy
 from .copy_group import COPY_PARTITIONS, INPUT, TRANSACTION_MS, CopyGroup
@@ -112,13 +114,14 @@ class Trial:
         self.cluster.start()
         configs = {"retention.ms": "-1", "segment.bytes": str(SEGMENT_BYTES)}
         self.cluster.create_topic(INPUT, PARTITIONS, configs=configs)
-        self.copies = [
-            CopyGroup(client, self.cluster.bootstrap, random_source) for client in self.clients
-        ]
+        self.copies = [CopyGroup(client, self.cluster, random_source) for client in self.clients]
         for copy in self.copies:
             self.cluster.create_topic(copy.topic, COPY_PARTITIONS, configs=configs)
         keys = [(INPUT, partition) for partition in range(PARTITIONS)]
-        options = PATIENT | ONE_AT_A_TIME if self.cluster.kind == "kafka" else PATIENT
+        security = self.cluster.client_options
+        options = PATIENT | security
+        if self.cluster.kind == "kafka":
+            options |= ONE_AT_A_TIME
         producer = Producer(
             1, self.cluster.bootstrap, keys, self.seed, rate=self.rate, options=options
         )
@@ -130,7 +133,7 @@ class Trial:
                     1,
                     self.cluster.bootstrap,
                     copy.keys,
-                    options={"isolation.level": "read_committed"},
+                    options={"isolation.level": "read_committed"} | security,
                 )
                 copy.reader.start()
                 for slot in range(AT_FIRST):
@@ -154,7 +157,7 @@ class Trial:
                 if copy.reader is not None:
                     copy.reader.finish()
         self.records = producer.acknowledged
-        self._judge(read_all(self.cluster.bootstrap, keys))
+        self._judge(read_all(self.cluster.bootstrap, keys, options=security))
 
     def _judge(self, source: dict[Key, Reads]) -> None:
         by_partition = {partition: reads for (_, partition), reads in source.items()}
@@ -166,9 +169,11 @@ class Trial:
         )
         self._wait_for_stability([key for copy in self.copies for key in copy.keys])
         ends = {key: len(reads.offsets) for key, reads in source.items()}
+        security = self.cluster.client_options
         for copy in self.copies:
-            committed, _ = read_copy(self.cluster.bootstrap, copy.keys, "read_committed")
-            everything, last = read_copy(self.cluster.bootstrap, copy.keys, "read_uncommitted")
+            place = self.cluster.bootstrap, copy.keys
+            committed, _ = read_copy(*place, "read_committed", security)
+            everything, last = read_copy(*place, "read_uncommitted", security)
             ends |= last
             count = sum(len(rows.offsets) for rows in committed.values())
             self.uncommitted[copy.client] = (
@@ -444,6 +449,7 @@ def main() -> int:
         metavar="DIR",
         help="use this directory and leave it there",
     )
+    cluster_security.add_arguments(parser)
     arguments = parser.parse_args()
     clients = arguments.clients.split(",")
     if not clients or set(clients) - set(WORK):
@@ -454,7 +460,7 @@ def main() -> int:
     )
     replay += (
         f" --session-ms {arguments.session_ms} --kind {arguments.kind} --clients "
-        f"{arguments.clients} --rate {arguments.rate:g}"
+        f"{arguments.clients} --rate {arguments.rate:g}{cluster_security.shown(arguments)}"
     )
     end_on_sigterm()
     directory = arguments.keep or Path(tempfile.mkdtemp(prefix="exactly-once-"))
@@ -467,6 +473,7 @@ def main() -> int:
             arguments.nodes,
             session_ms=arguments.session_ms,
             options=OPTIONS,
+            security=cluster_security.from_arguments(arguments, directory / "security"),
         )
         trial = Trial(cluster, arguments.seed, arguments.seconds, clients, arguments.rate)
         trial.run()

@@ -1,7 +1,7 @@
 """Repeated kill -9 under a producing client: is every acknowledged record in the log, once, at its
 acknowledged offset?
 
-    python -m chaos.kill9 --rounds 50 --seed 1
+    python -m chaos.kill9 --rounds 50 --seed 1 [--security sasl_ssl] [--sasl-mechanism PLAIN]
 
 One `mqd start` process, and one confluent-kafka producer (idempotent, acks=all), which continues
 through every restart and sends numbered records at full speed to several partitions. At random
@@ -24,10 +24,10 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from confluent_kafka.admin import AdminClient, NewTopic
-
+from . import cluster_security
 from .checker import Anomaly, check
-from .node import Node, NodeFailed, end_on_sigterm
+from .ensemble import Ensemble, mqd_ensemble
+from .node import NodeFailed, Process, end_on_sigterm
 from .workload import Producer, TrialFailed, gather, read_all
 
 TOPIC = "kill9"
@@ -55,7 +55,8 @@ QUICK = {
 class Trial:
     """One seeded run. `early_kills`: the number of kills during recovery."""
 
-    node: Node
+    cluster: Ensemble
+    """Of one node."""
     rounds: int
     seed: int
     partitions: int
@@ -65,13 +66,19 @@ class Trial:
     anomalies: list[Anomaly] = field(default_factory=list)
     findings: str = ""
 
+    @property
+    def node(self) -> Process:
+        (node,) = self.cluster.nodes.values()
+        return node
+
     def run(self) -> None:
         """Run the whole trial, and set the results. Raises TrialFailed and NodeFailed."""
         random_source = random.Random(self.seed)
-        self.node.start()
+        self.cluster.start()
         self._create_topic()
+        bootstrap, security = self.cluster.bootstrap, self.cluster.client_options
         keys = [(TOPIC, partition) for partition in range(self.partitions)]
-        producer = Producer(0, self.node.address, keys, random_source.random(), options=QUICK)
+        producer = Producer(0, bootstrap, keys, random_source.random(), options=QUICK | security)
         producer.start()
         try:
             for _ in range(self.rounds):
@@ -82,7 +89,7 @@ class Trial:
         producer.finish()
         self.node.stop()
         self.node.start()
-        history = gather([producer], [], read_all(self.node.address, keys))
+        history = gather([producer], [], read_all(bootstrap, keys, options=security))
         self.node.stop()
         self.acked = history.acked
         self.anomalies = check(history)
@@ -100,14 +107,8 @@ class Trial:
         self.restarts_s.append(self.node.start())
 
     def _create_topic(self) -> None:
-        topic = NewTopic(
-            TOPIC,
-            self.partitions,
-            1,
-            config={"retention.ms": "-1", "segment.bytes": str(SEGMENT_BYTES)},
-        )
-        admin = AdminClient({"bootstrap.servers": self.node.address})
-        admin.create_topics([topic])[TOPIC].result(10)
+        configs = {"retention.ms": "-1", "segment.bytes": str(SEGMENT_BYTES)}
+        self.cluster.create_topic(TOPIC, self.partitions, configs=configs)
 
     def _verify_files(self) -> None:
         command = [sys.executable, "-m", "mqctl", "log", "verify", str(self.node.data_directory)]
@@ -152,23 +153,25 @@ def main() -> int:
         metavar="DIR",
         help="use this directory and leave it there",
     )
+    cluster_security.add_arguments(parser)
     arguments = parser.parse_args()
     replay = (
         f"python -m chaos.kill9 --rounds {arguments.rounds} --seed {arguments.seed} "
-        f"--partitions {arguments.partitions}"
+        f"--partitions {arguments.partitions}{cluster_security.shown(arguments)}"
     )
     end_on_sigterm()
-    with tempfile.TemporaryDirectory(prefix="mqd-kill9-") as directory:
-        node = Node(arguments.keep or Path(directory))
-        trial = Trial(node, arguments.rounds, arguments.seed, arguments.partitions)
+    with tempfile.TemporaryDirectory(prefix="mqd-kill9-") as temporary:
+        directory = arguments.keep or Path(temporary)
+        security = cluster_security.from_arguments(arguments, directory / "security")
+        cluster = mqd_ensemble(directory, 1, security=security)
+        trial = Trial(cluster, arguments.rounds, arguments.seed, arguments.partitions)
         try:
             trial.run()
         except (TrialFailed, NodeFailed) as error:
             print(f"kill9: FAILED: {error}\nagain: {replay}", file=sys.stderr)
             return 1
         finally:
-            if node.running:
-                node.kill()
+            cluster.kill()
     print(trial.summary())
     for anomaly in trial.anomalies:
         print(anomaly, file=sys.stderr)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 BEFORE = "94dec95df604f69dd1f1f487e55eb071dd87296c"
 """The previous release: the last commit that supports only metadata versions 1 and 2."""
+OF_VERSION_1 = "f470fd6258fd33e185027e613d9ebb1dd3faf56e"
+"""The last commit that supports only metadata version 1: a cluster may skip version 2."""
 HERE = Path(__file__).resolve().parent.parent
 
 

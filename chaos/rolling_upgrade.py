@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -30,14 +31,24 @@ from pathlib import Path
 
 from .ensemble import Ensemble, mqd_ensemble
 from .node import Node, NodeFailed, end_on_sigterm
-from .releases import BEFORE, HERE, unpack
+from .releases import BEFORE, HERE, OF_VERSION_1, unpack
 from .rolling import PARTITIONS, Confluent
 
-FEATURE, OLD, NEWEST = "mqd.metadata.version", 2, 3
+FEATURE, NEWEST = "mqd.metadata.version", 3
 LOAD_BEGUN = 100
 """Records."""
 KEPT_OUT_S = 5.0
 """How long the trial checks that the cluster does not admit a node of the previous release."""
+
+
+def newest_level(code: Path) -> int:
+    """The newest metadata version that a release supports. Releases of version 1 do not name it."""
+    versions = code / "mqd" / "raft" / "versions.py"
+    if not versions.exists():
+        return 1
+    found = re.search(r"^NEWEST = (\d+)$", versions.read_text(), re.MULTILINE)
+    assert found is not None, versions
+    return int(found[1])
 
 
 class NodeOfAnyRelease(Node):
@@ -64,6 +75,7 @@ class Upgrade:
 
     def __init__(self, directory: Path, old: Path, *, controller_first: bool) -> None:
         self.old = old
+        self.old_level = newest_level(old)
         self.controller_first = controller_first
         made = mqd_ensemble(directory, 3)
         self.nodes: dict[int, NodeOfAnyRelease] = {}
@@ -111,7 +123,7 @@ class Upgrade:
                 went_back = True
                 self._restart(node_id, self.old, topic)
                 self._restart(node_id, HERE, topic)
-        self._demand_level(OLD)
+        self._demand_level(self.old_level)
 
     def _restart(self, node_id: int, code: Path, topic: str) -> None:
         self.nodes[node_id].restart(code)
@@ -139,7 +151,7 @@ class Upgrade:
                 f"version {NEWEST} was finalized while node {old} ran the release before: "
                 f"{done.stdout}{done.stderr}"
             )
-        self._demand_level(OLD)
+        self._demand_level(self.old_level)
 
     def _finalize(self, topic: str) -> None:
         done = self._mqctl("feature", "upgrade", "--yes")
@@ -210,7 +222,7 @@ def main() -> int:
         dest="commit",
         default=BEFORE,
         metavar="COMMIT",
-        help=f"the release before ({BEFORE[:7]})",
+        help=f"the release before ({BEFORE[:7]}; {OF_VERSION_1[:7]} has metadata version 1)",
     )
     arguments = parser.parse_args()
     logging.getLogger().addHandler(logging.NullHandler())

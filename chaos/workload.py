@@ -15,7 +15,7 @@ import time
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import confluent_kafka
 
@@ -34,6 +34,26 @@ IN_FLIGHT_MAX = 20_000
 """The maximum number of unacknowledged records of a producer, so that the flush after a long
 silence is short.
 """
+
+
+REFUSALS = frozenset(
+    {
+        confluent_kafka.KafkaError._AUTHENTICATION,
+        confluent_kafka.KafkaError._SSL,
+        confluent_kafka.KafkaError.SASL_AUTHENTICATION_FAILED,
+        confluent_kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        confluent_kafka.KafkaError.GROUP_AUTHORIZATION_FAILED,
+        confluent_kafka.KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    }
+)
+"""Errors of logins, TLS and ACLs. librdkafka retries some of them for ever."""
+_DISCONNECTED = ("Disconnected", "Connection reset", "Broken pipe", "Broker transport failure")
+"""In the text of an error of this kind, where the broker ended during the handshake or login."""
+
+
+def is_refusal(error: Any) -> bool:
+    """Whether a client of librdkafka reports that a broker refuses it, or the reverse."""
+    return error.code() in REFUSALS and not any(each in str(error) for each in _DISCONNECTED)
 
 
 class TrialFailed(Exception):
@@ -77,6 +97,8 @@ class Producer:
         self.acked: dict[Key, array[int]] = {key: longs() for key in keys}
         self.acknowledged = 0
         self.errors: list[str] = []
+        self.refusals: list[str] = []
+        """Errors that `is_refusal` names."""
         self.silence = Silence()
         self._keys = list(keys)
         self._random = random.Random(seed)
@@ -139,6 +161,8 @@ class Producer:
     def _on_error(self, error: Any) -> None:
         if error.fatal():
             self.errors.append(str(error))
+        elif is_refusal(error):
+            self.refusals.append(str(error))
 
     def _on_delivery(self, error: Any, message: Any) -> None:
         if error is not None:
@@ -195,9 +219,10 @@ class Reader:
         self.number = number
         self.reads: dict[Key, Reads] = {key: Reads() for key in keys}
         self.errors: list[str] = []
+        self.refusals: list[str] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"reader-{number}", daemon=True)
-        self._consumer = _consumer(bootstrap, options or {})
+        self._consumer = _consumer(bootstrap, {"error_cb": self._on_error} | dict(options or {}))
 
     def start(self) -> None:
         """Begin to read."""
@@ -212,6 +237,10 @@ class Reader:
     def count(self) -> int:
         """Records read so far."""
         return sum(len(reads.offsets) for reads in self.reads.values())
+
+    def _on_error(self, error: Any) -> None:
+        if is_refusal(error):
+            self.refusals.append(str(error))
 
     def _run(self) -> None:
         try:
@@ -232,9 +261,11 @@ class Reader:
             self._consumer.close()
 
 
-def read_all(bootstrap: str, keys: Sequence[Key]) -> dict[Key, Reads]:
+def read_all(
+    bootstrap: str, keys: Sequence[Key], *, options: Mapping[str, Any] | None = None
+) -> dict[Key, Reads]:
     """Returns every record of every partition, in a consumer's order. Raises TrialFailed."""
-    consumer = _consumer(bootstrap, {})
+    consumer = _consumer(bootstrap, options or {})
     try:
         places = [confluent_kafka.TopicPartition(topic, partition, 0) for topic, partition in keys]
         ends = {
@@ -267,8 +298,15 @@ def read_all(bootstrap: str, keys: Sequence[Key]) -> dict[Key, Reads]:
         consumer.close()
 
 
+class Sender(Protocol):
+    """A producer whose acknowledgements were recorded."""
+
+    number: int
+    acked: dict[Key, array[int]]
+
+
 def gather(
-    producers: Iterable[Producer], readers: Iterable[Reader], final: dict[Key, Reads]
+    producers: Iterable[Sender], readers: Iterable[Reader], final: dict[Key, Reads]
 ) -> History:
     """The results of all producers and consumers, as one history."""
     return History(

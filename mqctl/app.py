@@ -31,6 +31,7 @@ from mqctl.failure import (
 if TYPE_CHECKING:
     from trio import CancelScope
 
+    from mqd.client.admin import Admin
     from mqd.client.cluster import ClusterClient
     from mqd.client.security import Security
 
@@ -114,6 +115,13 @@ class Settings:
             write("".join(render.to_json(row, indent=None) for row in rows))
         else:
             self.show_data(list(rows))
+
+    def show_found(
+        self, columns: Sequence[render.Column], rows: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Like `show`, but without a table of no rows."""
+        if rows or self.output != "table":
+            self.show(columns, rows)
 
     def show_data(self, data: Any) -> None:
         """Write one value as JSON or YAML."""
@@ -289,6 +297,19 @@ def connection_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def run(settings: Settings, work: Callable[[ClusterClient], Awaitable[ResultT]]) -> ResultT:
     """Connect, call `work`, and turn a ClientError into a Failure."""
     return run_timed(settings, lambda client, _: work(client))
+
+
+def run_admin(settings: Settings, work: Callable[[Admin], Awaitable[ResultT]]) -> ResultT:
+    """Connect, call `work` with an admin client whose calls take at most --timeout, and turn a
+    ClientError into a Failure.
+    """
+
+    async def with_admin(client: ClusterClient) -> ResultT:
+        from mqd.client.admin import Admin
+
+        return await work(Admin(client, timeout_s=settings.timeout_s))
+
+    return run(settings, with_admin)
 
 
 def run_timed(

@@ -1,7 +1,7 @@
 """Outcomes of commands about several things: some may succeed while others fail.
 
 `finish` reports the failures and sets the exit code. `ListsByBroker` merges lists that come from
-several brokers, of which some may not respond.
+several brokers. Some of them may not respond.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command line of the daemon: `mqd start`, `dev`, `config list`, `storage add-user` and
+"""The command line of the daemon: `mqd start`, `dev`, `config list`, `storage` and
 `force-voters`.
 
 Exit codes: 0 success, 1 failure, 2 usage error. Each command imports its modules itself, after the
@@ -158,15 +158,15 @@ def _add_config(commands: _SubParsersAction[ArgumentParser]) -> None:
 
 
 def _add_storage(commands: _SubParsersAction[ArgumentParser]) -> None:
-    storage = commands.add_parser("storage", help="prepare the data directory of a new node")
-    command = storage.add_subparsers(metavar="command", required=True).add_parser(
+    storage = commands.add_parser("storage", help="prepare the files of a node")
+    actions = storage.add_subparsers(metavar="command", required=True)
+    command = actions.add_parser(
         "add-user",
         help="add the first user of a new cluster",
         description="Add a user that the new cluster has from its first start. Run it before the "
         "first start, on any node; if on several, with the same users. In a cluster that exists, "
         "use `mqctl user create`. Example: mqd storage add-user admin --data data",
     )
-    command.add_argument("user", metavar="USER", help="name of the user")
     command.add_argument("--data", required=True, metavar="DIR", help="data directory of the node")
     command.add_argument(
         "--mechanism",
@@ -174,12 +174,30 @@ def _add_storage(commands: _SubParsersAction[ArgumentParser]) -> None:
         default="SCRAM-SHA-256",
         help="how the user logs in [default: SCRAM-SHA-256]",
     )
+    _add_user_options(command, iterations=4096)
+    command.set_defaults(run=_add_user)
+    command = actions.add_parser(
+        "hash-password",
+        help="write a user of PLAIN, with the hash of the password",
+        description="Write the line of a user for the file that users_file in the JAAS string of "
+        "PLAIN names. Without --file, print it. Example: mqd storage hash-password alice --file "
+        "plain-users",
+    )
+    command.add_argument(
+        "--file", metavar="FILE", help="add the user to FILE, or replace its line there"
+    )
+    _add_user_options(command, iterations=16384)
+    command.set_defaults(run=_hash_password)
+
+
+def _add_user_options(command: ArgumentParser, *, iterations: int) -> None:
+    command.add_argument("user", metavar="USER", help="name of the user")
     command.add_argument(
         "--iterations",
         type=int,
-        default=4096,
+        default=iterations,
         metavar="N",
-        help="cost of a guess of the password, and of a login, 4096 to 16384 [default: 4096]",
+        help=f"cost of a guess of the password, 4096 to 16384 [default: {iterations}]",
     )
     command.add_argument(
         "--password-file",
@@ -187,7 +205,6 @@ def _add_storage(commands: _SubParsersAction[ArgumentParser]) -> None:
         help="read the password from the first line of FILE; - is standard input [env: "
         f"{_PASSWORD_VARIABLE}; default: a prompt]",
     )
-    command.set_defaults(run=_add_user)
 
 
 def _add_force_voters(commands: _SubParsersAction[ArgumentParser]) -> None:
@@ -442,6 +459,35 @@ def _add_user(options: Namespace) -> int:
         "creates it.",
         sys.stdout,
     )
+    return OK
+
+
+def _hash_password(options: Namespace) -> int:
+    from pathlib import Path
+    from secrets import randbits
+
+    from mqd.io.disk import OsDisk
+    from mqd.logs import write_line
+    from mqd.options import StartError
+    from mqd.security.hashed_users import line_of, with_line
+    from mqd.security.scram import NONCE_BITS, text_of_bits
+
+    salt = text_of_bits(randbits(NONCE_BITS)).encode()
+    password = _new_password(options.user, options.password_file)
+    try:
+        line = line_of(options.user, password, salt, options.iterations)
+    except ValueError as error:
+        raise StartError(str(error)) from None
+    if options.file is None:
+        write_line(line, sys.stdout)
+        return OK
+    path = Path(options.file)
+    try:
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        OsDisk().write_atomic(path, with_line(text, line).encode())
+    except (OSError, UnicodeDecodeError) as error:
+        raise StartError(f"cannot change {path}: {error}") from None
+    write_line(f"Wrote user '{options.user}' to {path}.", sys.stdout)
     return OK
 
 

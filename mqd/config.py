@@ -21,7 +21,7 @@ from typing import NamedTuple
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import CONNECTIONS_IDLE_LEAST_MS
 from mqd.option_table import GROUP_OPTIONS, NODE_OPTIONS, OPTIONS, TOPIC_OPTIONS
-from mqd.options import ConfigError, Option, OptionType, StartError, Status, Value
+from mqd.options import INT_MAX, ConfigError, Option, OptionType, StartError, Status, Value
 from mqd.peers import PeerNode, Peers, load_peers
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "StartOptions",
     "Status",
     "Value",
+    "connections_per_address",
     "group_option",
     "load_peers",
     "nearest",
@@ -55,6 +56,10 @@ ENVIRONMENT_PREFIX = "MQD_"
 _OTHERS = 0o077
 """Permissions of users other than the owner of a file."""
 LISTENER_PREFIX = "listener.name."
+PEER_LISTENER_NAME = "peer"
+"""The peer listener in `listener.name.peer.*`."""
+DEFAULT_LISTENER = "PLAINTEXT"
+"""The listener for clients, if `listeners` is not set."""
 MECHANISM_PREFIXES = ("plain", "scram-sha-256", "scram-sha-512", "oauthbearer", "gssapi")
 """SASL mechanisms in `listener.name.NAME.MECHANISM.KEY`."""
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
@@ -74,6 +79,7 @@ class Source(Enum):
     COMMAND_LINE = "command line", 4
     PEERS = "peers file", 4
     DEFAULT = "default", 5
+    CLIENT_METRICS = "client metrics", 7
     GROUP = "group", 8
 
     @property
@@ -89,6 +95,12 @@ _REPLICATION_DEFAULTS: dict[int, dict[str, Value]] = {
 set. With them, the loss of one node loses no acknowledged record. Apache Kafka's default is one
 replica.
 """
+
+
+_LISTENER_OPTIONS = {
+    "max.connections": NODE_OPTIONS["max.connections"]._replace(default=INT_MAX, minimum=0)
+}
+"""Node keys with other bounds in `listener.name.NAME.KEY`, as in Kafka."""
 
 
 class NodeConfig(Mapping[str, Value]):
@@ -143,6 +155,10 @@ class NodeConfig(Mapping[str, Value]):
                 reader.set(key, text, Source.ENVIRONMENT, f"environment variable {variable}: ")
         for key, text in (overrides or {}).items():
             reader.set(key, text, Source.COMMAND_LINE, "-o ")
+        reader.check_listener_names()
+        of_super_users = _warning_of_super_users(str(reader.values.get("super.users", "")))
+        if of_super_users is not None:
+            reader.warnings.append(of_super_users)
         config = cls(reader.values, reader.sources, reader.warnings, reader.listener_settings)
         _check_relations(config)
         return config
@@ -160,11 +176,20 @@ class NodeConfig(Mapping[str, Value]):
         """A copy in which `listener.name.NAME.KEY` replaces KEY. `name` is in any case."""
         values, sources = dict(self._values), dict(self._sources)
         for key, text in self.listener_settings.get(name.lower(), {}).items():
-            option = NODE_OPTIONS.get(key)
+            option = _LISTENER_OPTIONS.get(key, NODE_OPTIONS.get(key))
             if option is not None:
                 values[key] = option.parse(text)
                 sources[key] = Source.FILE
         return NodeConfig(values, sources, self.warnings, self.listener_settings)
+
+    def integer_of_listener(self, name: str, key: str) -> int | None:
+        """The value of `listener.name.NAME.KEY`. None if it is not set."""
+        text = self.listener_setting(name, key)
+        if text is None:
+            return None
+        value = _LISTENER_OPTIONS.get(key, NODE_OPTIONS[key]).parse(text)
+        assert isinstance(value, int), key
+        return value
 
     def listener_setting(self, name: str, key: str) -> str | None:
         """The text of `listener.name.NAME.KEY`, also of a KEY that is no node key, such as
@@ -269,6 +294,39 @@ class _Reader:
         self.sources: dict[str, Source] = {}
         self.warnings: list[str] = []
         self.listener_settings: dict[str, dict[str, str]] = {}
+        self._listener_places: list[tuple[str, str, str]] = []
+        """(name in lower case, key, where) of each `listener.name.NAME.KEY`."""
+
+    def check_listener_names(self) -> None:
+        """Warn of settings for listeners that do not exist, and of those of the peer listener that
+        it does not have. Kafka ignores the former.
+        """
+        names = self._listener_names()
+        for name, key, where in self._listener_places:
+            if name not in names:
+                close = nearest(name, names)
+                known = f"the listeners are {', '.join(sorted(names))}"
+                remedy = f"did you mean '{close}'?" if close else known
+                self.warnings.append(
+                    f"{where}no listener is named '{name}', so {LISTENER_PREFIX}{name}.{key} "
+                    f"has no effect; {remedy}"
+                )
+            elif name == PEER_LISTENER_NAME and not key.startswith("ssl."):
+                self.warnings.append(
+                    f"{where}{LISTENER_PREFIX}{name}.{key} has no effect; the peer listener has "
+                    "only ssl.* keys"
+                )
+
+    def _listener_names(self) -> set[str]:
+        """All names that may be in `listener.name.NAME.KEY`, in lower case. Those of controllers
+        are there, too: a configuration of Kafka may have them.
+        """
+        listeners = self.values.get("listeners") or (DEFAULT_LISTENER,)
+        controllers = self.values.get("controller.listener.names") or ()
+        assert isinstance(listeners, tuple)
+        assert isinstance(controllers, tuple)
+        names = [entry.partition("://")[0].strip() for entry in listeners]
+        return {name.lower() for name in (*names, *controllers, PEER_LISTENER_NAME)}
 
     @property
     def has_secrets(self) -> bool:
@@ -286,11 +344,13 @@ class _Reader:
         if option is None and key.startswith(LISTENER_PREFIX):
             name, _, listener_key = key.removeprefix(LISTENER_PREFIX).partition(".")
             self.listener_settings.setdefault(name.lower(), {})[listener_key] = text
-            option = NODE_OPTIONS.get(listener_key)
+            self._listener_places.append((name.lower(), listener_key, where))
+            option = _LISTENER_OPTIONS.get(listener_key, NODE_OPTIONS.get(listener_key))
             if option is None and _without_mechanism(listener_key) in NODE_OPTIONS:
                 return  # security/sasl_options.py reads it
         if option is None:
-            self.warnings.append(f"{where}{_unknown(key)}")
+            problem = _unknown_of_listener(key) if key.startswith(LISTENER_PREFIX) else None
+            self.warnings.append(f"{where}{problem or _unknown(key)}")
             return
         try:
             value = option.parse(text)
@@ -311,6 +371,21 @@ def _without_mechanism(key: str) -> str:
     """`plain.sasl.jaas.config`, a key of one listener, is `sasl.jaas.config`."""
     mechanism, _, rest = key.partition(".")
     return rest if mechanism in MECHANISM_PREFIXES else key
+
+
+def _unknown_of_listener(key: str) -> str | None:
+    """The message for a misspelt key of a listener. None if no key is similar."""
+    name, _, listener_key = key.removeprefix(LISTENER_PREFIX).partition(".")
+    of_mechanisms = (
+        f"{mechanism}.{option}"
+        for mechanism in MECHANISM_PREFIXES
+        for option in NODE_OPTIONS
+        if "sasl." in option or option == "connections.max.reauth.ms"
+    )
+    close = nearest(listener_key, (*NODE_OPTIONS, *of_mechanisms))
+    if close is None:
+        return None
+    return f"{key} is an unknown key; did you mean {LISTENER_PREFIX}{name}.{close}?"
 
 
 def topic_options(config: NodeConfig, overrides: Mapping[str, str]) -> dict[str, Value]:
@@ -537,8 +612,49 @@ def _check_authorizer(config: NodeConfig) -> None:
             )
 
 
+def _warning_of_super_users(text: str) -> str | None:
+    """A warning if `text` separates principals with commas. A distinguished name has commas, so it
+    is no error.
+    """
+    import re
+
+    for user in map(str.strip, text.split(";")):
+        if re.search(r",\s*User:", user):
+            return (
+                f"super.users: '{user}' is one principal whose name has commas; separate "
+                "principals with semicolons"
+            )
+    return None
+
+
+def connections_per_address(config: NodeConfig) -> dict[str, int]:
+    """`max.connections.per.ip.overrides`, such as `10.0.0.7:200,fe80::1:5`, by IP address. Raises
+    ConfigError.
+    """
+    from ipaddress import ip_address
+
+    key = "max.connections.per.ip.overrides"
+    found: dict[str, int] = {}
+    for entry in filter(None, map(str.strip, config.text(key).split(","))):
+        address, _, count = (part.strip() for part in entry.rpartition(":"))
+        address = address.removeprefix("[").removesuffix("]")
+        try:
+            ip_address(address)
+            is_valid = count.isascii() and count.isdigit() and int(count) <= INT_MAX
+        except ValueError:
+            is_valid = False
+        if not is_valid:
+            raise ConfigError(
+                f"{key}: '{entry}' is not an IP address and a number of connections; write each "
+                "one as 10.0.0.7:200, separated by commas"
+            )
+        found[address] = int(count)
+    return found
+
+
 def _check_relations(config: NodeConfig) -> None:
     _check_authorizer(config)
+    connections_per_address(config)
     heartbeat, session = (
         config.integer("broker.heartbeat.interval.ms"),
         config.integer("broker.session.timeout.ms"),

@@ -40,7 +40,6 @@ from mqd.log.disk.last_registration import NO_BROKER_EPOCH
 from mqd.log.service import LogService
 from mqd.logs import write_line
 from mqd.memory_plan import MemoryPlan
-from mqd.node.certificates import Certificates
 from mqd.node.controller_contact import ControllerContact
 from mqd.node.data_directory import DataDirectory
 from mqd.node.first_users import (
@@ -64,6 +63,8 @@ from mqd.node.peer_tls import PeerTls
 from mqd.node.publisher import MetadataPublisher
 from mqd.node.signals import StopSignals
 from mqd.node.start_errors import start_errors
+from mqd.node.users_file import UsersFile
+from mqd.node.watched_files import WatchedFiles
 from mqd.protocol.files import MetaProperties
 from mqd.raft import versions
 from mqd.raft.service import RaftService
@@ -138,7 +139,7 @@ async def main(
         daemon = Daemon(options, seams)
         daemon.stop = stop
         if seams.signals:
-            seams.signals.on_hang_up = daemon.certificates.reload
+            seams.signals.on_hang_up = daemon.watched_files.reload
         task_status.started(daemon)
         await daemon.run(stop)
 
@@ -160,7 +161,7 @@ class Daemon:
         )
         self.peer_tls = PeerTls(self.config, self.peers)
         self.peer_network = self.peer_tls.network(self.network)
-        self.certificates = Certificates()
+        self.watched_files = WatchedFiles()
         self.data = DataDirectory(options.data_directory, seams.disk)
         self.machine = MetadataMachine()
         self.memory_plan = self._plan_memory()
@@ -343,7 +344,7 @@ class Daemon:
         if secret is None and self.sasl_options:
             with start_errors("the data directory", self.data.path):
                 secret = login_secret(seams.disk, self.data.path, seams.entropy)
-        return SaslService(
+        sasl = SaslService(
             self.sasl_options,
             lambda: self.machine.image,
             entropy=seams.entropy,
@@ -351,6 +352,12 @@ class Daemon:
             disk=seams.disk,
             secret=secret,
         )
+        self.watched_files.sources += [
+            UsersFile(each.options.listener, Path(each.options.users_file), users.replace)
+            for each in sasl.listeners
+            if each.options.users_file is not None and (users := each.hashed_users) is not None
+        ]
+        return sasl
 
     def _connect_parts(self) -> None:
         """The callables through which lower parts reach higher ones."""
@@ -442,8 +449,7 @@ class Daemon:
             background.start_soon(self.fetchers.run)
             background.start_soon(self.contact.watch)
             background.start_soon(self.lost_replicas.run)
-            self.certificates.sources = bound.certificates
-            background.start_soon(self.certificates.run)
+            self.watched_files.sources += bound.certificates
             try:
                 await background.start(self.raft.run)
             except StorageError as error:
@@ -467,6 +473,7 @@ class Daemon:
                 sasl=self._make_sasl(),
             )
             await background.start(node.sasl.run)
+            background.start_soon(self.watched_files.run)
             self.coordinators.node = node
             background.start_soon(self.coordinators.run)
             async with trio.open_nursery() as serving:

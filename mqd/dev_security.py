@@ -3,7 +3,7 @@ configuration for each node.
 
 In the folder `secure` of the data directory:
 
-    ca.pem, ca.key      a small authority (io/certificates.py)
+    ca.pem, ca.key      a certificate authority (CA, io/certificates.py)
     node-N.pem          the certificate of a node
     node-N.properties   its configuration: SASL_SSL for clients, TLS between nodes, ACLs
     admin.properties    what a client needs to log in as the super user `admin` (mode 0600)

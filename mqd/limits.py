@@ -101,6 +101,8 @@ TASK_SLICE_SECONDS_MAX = 0.005
 """After this time, a task that handles a large request lets others go first."""
 SENT_BYTES_PER_SLICE = 4 * MIB
 """Bytes sent on one connection in one slice: about a millisecond of copying."""
+TLS_RECORD_BYTES = 16 * KIB
+"""The most bytes that one TLS record holds (RFC 8446)."""
 TLS_RECEIVE_BYTES = 64 * KIB
 """Encrypted bytes that one call receives."""
 TLS_SEND_BYTES = 64 * KIB
@@ -126,6 +128,8 @@ HANDSHAKE_SECONDS_MAX = 10.0
 """On the peer listener, until the handshake is complete: bytes of a frame, requests, and time."""
 SASL_REQUESTS_MAX = 16
 """Requests of a client before the end of its authentication. SCRAM needs five."""
+USERS_FILE_BYTES_MAX = 16 * 2**20
+"""Of the file with users of PLAIN: about 100,000 users."""
 KEY_SET_BYTES_MAX = 1 * MIB
 KEY_SET_TIMEOUT_SECONDS = 10.0
 """Of a document with the keys that verify tokens."""
@@ -323,6 +327,12 @@ CONFIGURED_GROUPS_MAX = 10_000
 
 The groups need not exist, so nothing else limits their number.
 """
+CLIENT_METRICS_SUBSCRIPTIONS_MAX = 1_000
+"""Subscriptions of client metrics (KIP-714)."""
+CLIENT_METRICS_NAME_BYTES_MAX = 4 * KIB
+"""Maximum size of the name of a subscription."""
+CLIENT_METRICS_MATCH_BYTES_MAX = 32 * KIB
+"""Values of `match` that one request sets: their expressions are validated, 0.5 us a byte."""
 BROKER_TEXT_BYTES_MAX = 1 * KIB
 """Maximum size of a broker's host name, and of its rack."""
 PRODUCER_IDS_PER_BLOCK = 1_000

@@ -1338,7 +1338,7 @@ _TABLE: Final = (
         INT,
         INT_MAX,
         DONE,
-        "Maximum new connections per second",
+        "Maximum new client connections per second; also of one listener, with its prefix",
         minimum=0,
     ),
     _node(
@@ -1347,7 +1347,7 @@ _TABLE: Final = (
         limits.CONNECTIONS_MAX,
         DONE,
         "Maximum client connections; beyond it, the longest idle one of the busiest address "
-        "is closed",
+        "is closed. Of one listener, with its prefix: beyond it, new ones wait",
         minimum=limits.CONNECTIONS_LEAST,
     ),
     _node(
@@ -1362,9 +1362,9 @@ _TABLE: Final = (
         "max.connections.per.ip.overrides",
         STRING,
         "",
-        NO_RATE,
-        "Overrides of max.connections.per.ip, as address:count",
-        dynamic=True,
+        DONE,
+        "Maximum client connections from single IP addresses, in place of "
+        "max.connections.per.ip, as address:count,address:count",
     ),
     _node(
         "max.incremental.fetch.session.cache.slots",

@@ -42,6 +42,8 @@ BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST, CLASS, PASSWORD = OptionType
 _INTEGERS = {SHORT: (-(2**15), 2**15 - 1), INT: (-(2**31), INT_MAX), LONG: (-(2**63), LONG_MAX)}
 
 
+_UNITS: Final = ("bytes", "seconds", "minutes", "hours")
+"""Last words of keys that are their unit."""
 IGNORED_BY_MQD: Final = "Ignored by mqd"
 """Prefix in the documentation of a key that may be set and has no effect."""
 
@@ -76,7 +78,7 @@ class Option(NamedTuple):
 
     @property
     def documentation(self) -> str:
-        """The documentation in DescribeConfigs. For a key without effect it says so first."""
+        """The documentation in DescribeConfigs. A notice begins it if the key has no effect."""
         return (
             f"{IGNORED_BY_MQD}: {self.note}. {self.meaning}"
             if self.status is Status.IGNORED
@@ -97,8 +99,15 @@ class Option(NamedTuple):
                 return f"set it to {self.minimum} or more"
             if self.maximum is not None:
                 return f"set it to {self.maximum} or less"
-            return "set it to a number"
+            return f"set a {'' if self.type is DOUBLE else 'whole '}number{self._unit}"
         return "`mqd config list` shows its type"
+
+    @property
+    def _unit(self) -> str:
+        """` of milliseconds`, as the name of the key has it."""
+        unit = self.name.rpartition(".")[2]
+        units = {"ms": "milliseconds"} | {each: each for each in _UNITS}
+        return f" of {units[unit]}" if unit in units else ""
 
     def problem(self, error: ValueError) -> str:
         """Why a value is invalid, and the permitted values. The value of a sensitive option is not

@@ -36,7 +36,7 @@ VOTERS_BY_DEFAULT = 5
 _FILE_KEYS = ("cluster_id", "cluster_secret", "cluster_secret_file", "node")
 _SECRET_LENGTHS = range(16, 1025)
 """A shorter secret could be guessed by an attacker that poses as a node."""
-_SECRET_REMEDY = "use 16 to 1024 random characters (openssl rand -base64 32)"
+_SECRET_REMEDY = "create one with `openssl rand -base64 32`"
 _NODE_KEYS = (
     "id",
     "host",
@@ -330,7 +330,12 @@ class _Parser:
                 None, "cluster_secret_file", f"{path} is not UTF-8 text", _SECRET_REMEDY
             ) from None
         if len(secret) not in _SECRET_LENGTHS:
-            problem = f"{path} does not contain 16 to 1024 characters"
+            least, most = _SECRET_LENGTHS.start, _SECRET_LENGTHS.stop - 1
+            count = f"more than {most}" if len(secret) > most else str(len(secret))
+            problem = (
+                f"the cluster secret in '{path}' has {count} characters, {least} to {most} are "
+                "needed"
+            )
             raise self._error(None, "cluster_secret_file", problem, _SECRET_REMEDY)
         return secret.encode(), path
 

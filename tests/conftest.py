@@ -11,6 +11,8 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+GC_THRESHOLD = 50_000
+"""New objects between two collections, as in the simulation (mqd/testing/jobs.py)."""
 settings.register_profile(
     "mqd", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -29,6 +31,7 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
         gc.collect()
         gc.freeze()
+        gc.set_threshold(GC_THRESHOLD)
 
 
 class _Bugs(logging.Handler):

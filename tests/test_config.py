@@ -218,7 +218,21 @@ def test_secrets_are_not_shown() -> None:
         ("remote.storage.enable=false", ["a topic key"]),
         ("num.io.threads=8", ["ignored", "one event loop"]),
         ("inter.broker.listener.name=SSL", ["ignored", "peer.ssl turns on TLS"]),
-        ("listener.name.client.num.io.threads=8", ["ignored"]),
+        ("listener.name.plaintext.num.io.threads=8", ["ignored"]),
+        (
+            "listener.name.plaintext.plain.sasl.jaas.confg=x",
+            ["unknown key", "did you mean listener.name.plaintext.plain.sasl.jaas.config?"],
+        ),
+        (
+            "listener.name.plaintext.ssl.client.atuh=x",
+            ["did you mean listener.name.plaintext.ssl.client.auth?"],
+        ),
+        ("listener.name.nowhere.ssl.client.auth=none", ["the listeners are peer, plaintext"]),
+        ("listener.name.peer.max.connections=5", ["the peer listener has only ssl.* keys"]),
+        (
+            "super.users=User:admin,User:bob",
+            ["'User:admin,User:bob' is one principal", "separate principals with semicolons"],
+        ),
     ],
 )
 def test_a_key_without_effect_gives_a_warning(setting: str, words: list[str]) -> None:
@@ -236,6 +250,7 @@ def test_a_warning_of_an_unknown_variable_has_its_name() -> None:
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
+        ("connections.max.reauth.ms=x", ["'x' is not a whole number; set a whole number of mill"]),
         ("num.partitions=none", ["-o num.partitions: 'none' is not a whole number"]),
         (
             "authorizer.class.name=org.example.Mine",
@@ -253,6 +268,9 @@ def test_a_warning_of_an_unknown_variable_has_its_name() -> None:
         ("broker.heartbeat.interval.ms=9000", ["broker.session.timeout.ms", "fenced"]),
         ("max.connections=0", ["max.connections", "10"]),
         ("max.connections.per.ip=0", ["max.connections.per.ip"]),
+        ("max.connections.per.ip.overrides=a.example:5", ["'a.example:5'", "10.0.0.7:200"]),
+        ("max.connections.per.ip.overrides=10.0.0.7", ["'10.0.0.7'", "10.0.0.7:200"]),
+        ("listener.name.ssl.max.connections=-1", ["less than the minimum 0"]),
         ("connections.max.idle.ms=0", ["connections.max.idle.ms", "1000", "-1"]),
         ("group.members.memory.bytes=0", ["group.members.memory.bytes"]),
         ("message.max.bytes=104857601", ["socket.request.max.bytes"]),
@@ -271,6 +289,23 @@ def test_a_refused_key_at_its_default_changes_nothing_and_passes() -> None:
 
 def test_a_wrong_secret_is_refused_without_showing_it() -> None:
     assert "hush" not in refusal("delegation.token.secret.key=hush")
+
+
+def test_a_misspelt_listener_is_named_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "x.p"
+    file.write_text(
+        "listeners=SASL_SSL://:9093,CONTROLLER://:9094\n"
+        "controller.listener.names=CONTROLLER\n"
+        "listener.name.sasl_ss.ssl.client.auth=required\n"
+        "listener.name.SASL_SSL.ssl.client.auth=required\n"
+        "listener.name.controller.ssl.client.auth=required\n"
+        "listener.name.peer.ssl.client.auth=required\n"
+        "super.users=User:CN=a,OU=b;User:bob\n"
+    )
+    assert NodeConfig.load(file).warnings == (
+        f"{file}, line 3: no listener is named 'sasl_ss', so "
+        "listener.name.sasl_ss.ssl.client.auth has no effect; did you mean 'sasl_ssl'?",
+    )
 
 
 def test_a_bad_line_of_a_file_is_named(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ tests/test_documents.py checks where the source cites its numbers.
 
 from __future__ import annotations
 
-import ast
 import re
 from functools import cache
 from pathlib import Path
@@ -13,16 +12,14 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "docs" / "INVARIANTS.md").read_text(encoding="utf-8")
 NUMBERED = re.findall(r"^\*\*I(\d+)\. ", TEXT, re.MULTILINE)
+_FUNCTION = re.compile(r"^ *(?:async )?def (\w+)\(", re.MULTILINE)
 QUOTED = re.findall(r"`((?:mqd|mqctl|chaos|tests|bench)/[^`]+)`", TEXT)
 
 
 @cache
 def functions(path: str) -> frozenset[str]:
-    """Every function that a file defines, at any depth."""
-    nodes = ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8")))
-    return frozenset(
-        node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    )
+    """Every function that a file defines, at any depth. To parse a hundred files takes seconds."""
+    return frozenset(_FUNCTION.findall((ROOT / path).read_text(encoding="utf-8")))
 
 
 def test_numbers_are_without_gaps() -> None:

@@ -273,7 +273,7 @@ def test_a_peers_file_without_the_secret_may_be_read_by_all(tmp_path: Path) -> N
         (
             'cluster_secret = "short"',
             None,
-            r"line 2: cluster_secret is not a string of .*; use 16 to 1024 random characters",
+            r"line 2: cluster_secret is not a string of .*; create one with `openssl",
         ),
         ("cluster_secret = 12345678901234567", None, "cluster_secret is not a string"),
         (f'cluster_secret = "{"x" * 1025}"', None, "cluster_secret is not a string"),
@@ -286,9 +286,10 @@ def test_a_peers_file_without_the_secret_may_be_read_by_all(tmp_path: Path) -> N
         (
             'cluster_secret_file = "secret"',
             b"short\n",
-            "secret does not contain 16 to 1024 characters; use",
+            "the cluster secret in '.*secret' has 5 characters, 16 to 1024 are needed; create one "
+            "with `openssl rand -base64 32`",
         ),
-        ('cluster_secret_file = "secret"', b"x" * 9000, "does not contain 16 to 1024 characters"),
+        ('cluster_secret_file = "secret"', b"x" * 9000, "has more than 1024 characters"),
         ('cluster_secret_file = "secret"', b"\xff" * 20, "is not UTF-8 text"),
         (
             f'cluster_secret = "{SECRET}"\ncluster_secret_file = "secret"',

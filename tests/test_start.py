@@ -7,39 +7,37 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from chaos.node import Node, NodeFailed, free_port
+from mqd.__main__ import FAILURE, main
 
 
-def test_a_node_starts_stops_cleanly_and_starts_again(tmp_path: Path) -> None:
-    node = Node(tmp_path)
-    for _ in range(2):
-        node.start()
-        node.stop()  # demands exit code 0 and no traceback
-    assert "clean=True" in node.stderr()
-
-
-def test_a_killed_node_starts_again(tmp_path: Path) -> None:
+def test_a_node_stops_cleanly_and_starts_again_also_after_a_kill(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.start()
+    assert node._process is not None
+    node._process.send_signal(signal.SIGHUP)  # does not stop it
+    node.stop()  # demands exit code 0 and no traceback
+    assert "signal ignored signal=SIGHUP" in node.stderr()
+    node.start()
+    assert "clean=True" in node.stderr()
     node.kill()
     node.start()
+    assert "clean=True" not in node.stderr()
     node.stop()
 
 
-@pytest.mark.parametrize(
-    ("numbers", "exit_code", "line"),
-    [
-        (["SIGHUP", "SIGTERM"], 0, "stopping signal=SIGTERM"),
-        (["SIGTERM", "SIGTERM"], 1, "stopped immediately after a second SIGTERM"),
-    ],
-)
-def test_signals_before_the_event_loop_runs(
-    tmp_path: Path, numbers: list[str], exit_code: int, line: str
-) -> None:
+EARLY_SIGNALS = [
+    (["SIGHUP", "SIGTERM"], 0, "stopping signal=SIGTERM"),
+    (["SIGTERM", "SIGTERM"], 1, "stopped immediately after a second SIGTERM"),
+]
+
+
+def test_signals_before_the_event_loop_runs(tmp_path: Path) -> None:
     """They arrive while the node is imported, half a second before its event loop runs."""
     program = """
 import builtins, os, signal, sys
@@ -59,31 +57,23 @@ from mqd.__main__ import main
 sys.exit(main())
 """
     node = Node(tmp_path)
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            program.replace("NUMBERS", repr(numbers)),
-            *node.command()[3:],
-        ],
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
-    assert (done.returncode, "Traceback" in done.stderr) == (exit_code, False), done.stderr
-    assert line in done.stderr
-    assert ("signal ignored signal=SIGHUP" in done.stderr) == ("SIGHUP" in numbers)
+    for numbers, exit_code, line in EARLY_SIGNALS:
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                program.replace("NUMBERS", repr(numbers)),
+                *node.command()[3:],
+            ],
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+        assert (done.returncode, "Traceback" in done.stderr) == (exit_code, False), done.stderr
+        assert line in done.stderr
+        assert ("signal ignored signal=SIGHUP" in done.stderr) == ("SIGHUP" in numbers)
     node.start()
     node.stop()
-
-
-def test_sighup_does_not_stop_a_node(tmp_path: Path) -> None:
-    node = Node(tmp_path)
-    node.start()
-    assert node._process is not None
-    node._process.send_signal(signal.SIGHUP)
-    node.stop()
-    assert "signal ignored signal=SIGHUP" in node.stderr()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -124,67 +114,66 @@ with StopSignals(signal.SIGTERM, signal.SIGINT) as signals:
     assert f"stopped immediately after a second {number.name}" in errors
 
 
-def test_a_data_directory_serves_one_process(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+@pytest.fixture
+def start(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
+    """`mqd start`, which must refuse with exit code 1; returns its message, one line. It runs in
+    this process: another one would import for half a second.
+    """
+    monkeypatch.setattr("mqd.logs.set_up", lambda level: None)
+
+    def refused(peers: Path, data: Path, *more: str, node_id: int = 1) -> str:
+        arguments = ["--peers", str(peers), "--node", str(node_id), "--data", str(data), *more]
+        assert main(["start", *arguments]) == FAILURE
+        return one_line(capsys.readouterr().err)
+
+    return refused
+
+
+def test_a_port_or_data_directory_in_use_or_of_another_node_is_refused(
+    tmp_path: Path, start: Callable[..., str]
+) -> None:
+    node = Node(tmp_path / "first")
     node.start()
+    text = (node.directory / "peers.toml").read_text()
+    other = tmp_path / "other.toml"
     try:
-        text = (tmp_path / "peers.toml").read_text()
-        for line in text.splitlines():
-            if "port" in line:
-                text = text.replace(line, f"{line.split('=')[0]}= {free_port()}")
-        (tmp_path / "other.toml").write_text(text)
-        refused = start(tmp_path / "other.toml", node.data_directory)
-        assert refused.returncode == 1
-        assert one_line(refused.stderr).startswith("mqd: ")
-        assert str(node.data_directory) in refused.stderr
-    finally:
-        node.stop()
+        lines = [
+            f"{line.split('=')[0]}= {free_port()}" if "port" in line else line
+            for line in text.splitlines()
+        ]
+        other.write_text("\n".join(lines))
+        assert str(node.data_directory) in start(other, node.data_directory)
 
-
-def test_a_data_directory_of_another_cluster_is_refused(tmp_path: Path) -> None:
-    node = Node(tmp_path)
-    node.start()
-    node.stop()
-    text = (tmp_path / "peers.toml").read_text()
-    (tmp_path / "other.toml").write_text(text.replace('cluster_id = "', 'cluster_id = "other-'))
-    refused = start(tmp_path / "other.toml", node.data_directory)
-    assert refused.returncode == 1
-    assert "cluster" in one_line(refused.stderr)
-    assert "meta.properties" in refused.stderr
-    assert "space" not in refused.stderr
-    (tmp_path / "other.toml").write_text(text.replace("id = 1", "id = 2"))
-    refused = start(tmp_path / "other.toml", node.data_directory, node_id=2)
-    assert refused.returncode == 1
-    assert "node" in one_line(refused.stderr)
-
-
-def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
-    first = Node(tmp_path / "first")
-    first.start()
-    try:
         second = Node(tmp_path / "second")
-        peers = tmp_path / "second" / "peers.toml"
+        peers = second.directory / "peers.toml"
         peers.write_text(
-            peers.read_text().replace(f"port = {second.port}\n", f"port = {first.port}\n", 1)
+            peers.read_text().replace(f"port = {second.port}\n", f"port = {node.port}\n", 1)
         )
         with pytest.raises(NodeFailed, match="exit code 1"):
             second.start()
-        assert str(first.port) in one_line(second.stderr())
+        assert str(node.port) in one_line(second.stderr())
     finally:
-        first.stop()
+        node.stop()
+    other.write_text(text.replace('cluster_id = "', 'cluster_id = "other-'))
+    message = start(other, node.data_directory)
+    assert "cluster" in message and "meta.properties" in message and "space" not in message
+    other.write_text(text.replace("id = 1", "id = 2"))
+    assert "node" in start(other, node.data_directory, node_id=2)
 
 
-def test_a_start_error_names_the_remedy(tmp_path: Path) -> None:
+def test_a_start_error_names_the_remedy(tmp_path: Path, start: Callable[..., str]) -> None:
     peers = tmp_path / "peers.toml"
     text = 'cluster_id = "c"\n[[node]]\nid = 1\nhost = "HOST"\nport = PORT\npeer_port = 1\n'
     # an address of no machine: RFC 5737
     peers.write_text(text.replace("HOST", "192.0.2.1").replace("PORT", str(free_port())))
-    assert "without a cluster secret" in one_line(start(peers, tmp_path / "data").stderr)
-    message = one_line(start(peers, tmp_path / "data", "--insecure-peers").stderr)
+    assert "without a cluster secret" in start(peers, tmp_path / "data")
+    message = start(peers, tmp_path / "data", "--insecure-peers")
     assert "it must be an address of this machine: see node 1 in" in message
     assert "stop the process that uses it" not in message
     peers.write_text(text.replace("HOST", "127.0.0.1").replace("PORT", str(free_port())))
-    message = one_line(start(peers, peers).stderr)
+    message = start(peers, peers)
     assert f"{peers} is not a directory; choose another one" in message
     assert "space" not in message
 
@@ -210,25 +199,6 @@ def test_a_local_cluster_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     assert process.returncode == 0, errors
     assert "node 1 | mqd node 1 ready on 127.0.0.1:" in errors
     assert "num.io.threads is ignored: one event loop serves a node" in errors
-
-
-def start(
-    peers: Path, data: Path, *more: str, node_id: int = 1
-) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "mqd",
-        "start",
-        "--peers",
-        str(peers),
-        "--node",
-        str(node_id),
-        "--data",
-        str(data),
-        *more,
-    ]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30)
 
 
 def one_line(errors: str) -> str:

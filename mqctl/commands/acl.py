@@ -17,13 +17,14 @@ from mqctl.app import (
     confirm,
     options,
     print_message,
-    run,
+    run_admin,
 )
 from mqctl.outcomes import finish
+from mqctl.roles import operations_of, roles_of
 
 if TYPE_CHECKING:
-    from mqd.client.access import AccessDecision, Acl, AclFilter
-    from mqd.client.cluster import ClusterClient
+    from mqd.client.access import Acl, AclFilter
+    from mqd.client.admin import Admin
 
 COMMANDS = {
     "create": ("mqctl.commands.acl:create", "Allow or deny operations."),
@@ -120,10 +121,12 @@ def _resources(cluster: bool, given: dict[str, Any]) -> list[tuple[str, str]]:
     "--operation",
     "operations",
     multiple=True,
-    required=True,
     type=click.Choice(OPERATIONS, case_sensitive=False),
     help="An operation; repeatable.",
 )
+@click.option("--producer", is_flag=True, help="What a producer needs, instead of --operation.")
+@click.option("--idempotent", is_flag=True, help="Also IDEMPOTENT_WRITE, for old producers.")
+@click.option("--consumer", is_flag=True, help="What a consumer needs, instead of --operation.")
 @_resource_options(multiple=True)
 @click.option("--prefix", is_flag=True, help="All resources whose names begin with the given ones.")
 @click.option(
@@ -140,6 +143,9 @@ def create(
     allow: tuple[str, ...],
     deny: tuple[str, ...],
     operations: tuple[str, ...],
+    producer: bool,
+    idempotent: bool,
+    consumer: bool,
     cluster: bool,
     prefix: bool,
     hosts: tuple[str, ...],
@@ -148,17 +154,34 @@ def create(
     """Allow or deny operations on resources. Reading, writing, deleting and altering include
     describing.
 
+    --producer allows WRITE, DESCRIBE and CREATE of the topics, and WRITE and DESCRIBE of the
+    transactional ids. --consumer allows READ and DESCRIBE of the topics, and READ of the groups.
+
     \b
-    mqctl acl create --allow User:alice --operation read --topic orders --group billing
+    mqctl acl create --allow User:alice --consumer --topic orders --group billing
     mqctl acl create --allow User:bob --operation write --topic orders- --prefix
     """
     resources = _resources(cluster, given)
+    roles = roles_of(producer=producer, consumer=consumer, idempotent=idempotent)
+    if roles and (operations or deny):
+        raise Failure(f"{' and '.join(roles)}: only with --allow", exit_code=USAGE)
+    if not roles and not operations:
+        raise Failure(
+            "specify what to allow: --operation, --producer or --consumer", exit_code=USAGE
+        )
+    if idempotent:
+        resources = [*resources, ("CLUSTER", _CLUSTER)]
     if not resources:
         raise Failure("specify a resource, for example --topic orders", exit_code=USAGE)
     if not allow and not deny:
         raise Failure("specify a principal: --allow or --deny User:NAME", exit_code=USAGE)
+    rules = (
+        operations_of(roles, resources)
+        if roles
+        else [(kind, name, operation) for kind, name in resources for operation in operations]
+    )
 
-    async def work(client: ClusterClient) -> tuple[set[Acl], dict[Acl, Any]]:
+    async def work(admin: Admin) -> tuple[set[Acl], dict[Acl, Any]]:
         from mqd.client.access import (
             Acl,
             AclOperation,
@@ -166,7 +189,6 @@ def create(
             AclResourceType,
             PatternType,
         )
-        from mqd.client.admin import Admin
 
         wanted = [
             Acl(
@@ -178,20 +200,18 @@ def create(
                 AclOperation[_member(operation)],
                 permission,
             )
-            for kind, name in resources
+            for kind, name, operation in rules
             for permission, principals in (
                 (AclPermission.ALLOW, allow),
                 (AclPermission.DENY, deny),
             )
             for principal in principals
-            for operation in operations
             for host in hosts
         ]
-        admin = Admin(client, timeout_s=settings.timeout_s)
         before = set(await admin.describe_acls())
         return before, dict(await admin.create_acls(wanted))
 
-    before, results = run(settings, work)
+    before, results = run_admin(settings, work)
     done = [each for each, outcome in results.items() if outcome is None]
     present = [each for each in done if each in before]
     for each in present:
@@ -263,11 +283,10 @@ def list_(
     mqctl acl list --principal User:alice
     """
     wanted = _filter(cluster, given, principal, host, operation, matching)
-    found = run(settings, lambda client: _described(client, settings, wanted))
+    found = run_admin(settings, lambda admin: admin.describe_acls(wanted))
     if not found:
         print_message("no ACLs")
-    if found or settings.output != "table":
-        settings.show(ACLS, [_row(each) for each in found])
+    settings.show_found(ACLS, [_row(each) for each in found])
 
 
 @click.command()
@@ -298,24 +317,18 @@ def delete(
         raise Failure(
             "specify which ACLs: for example --principal User:alice, or --all", exit_code=USAGE
         )
-    found = run(settings, lambda client: _described(client, settings, wanted))
+    found = run_admin(settings, lambda admin: admin.describe_acls(wanted))
     if not found:
         print_message("no ACL matches")
-        if settings.output != "table":
-            settings.show(ACLS, [])
+        settings.show_found(ACLS, [])
         return
     lines = [_text(each) for each in found[:_SHOWN_MAX]]
     if len(found) > _SHOWN_MAX:
         lines.append(f"and {len(found) - _SHOWN_MAX} more")
     confirm("\n".join(["Delete these ACLs:", *lines]), yes=yes)
 
-    async def work(client: ClusterClient) -> Any:
-        from mqd.client.admin import Admin
-
-        exact = [_exact(each) for each in found]
-        return await Admin(client, timeout_s=settings.timeout_s).delete_acls(exact)
-
-    results = run(settings, work)
+    exact = [_exact(each) for each in found]
+    results = run_admin(settings, lambda admin: admin.delete_acls(exact))
     deleted = [outcome for outcome in results.values() if isinstance(outcome, list)]
     settings.show(ACLS, [_row(each) for matched in deleted for each in matched])
     finish({_text(each): outcome for each, outcome in zip(found, results.values(), strict=True)})
@@ -342,26 +355,19 @@ def check(
         raise Failure("specify one resource, for example --topic orders", exit_code=USAGE)
     ((kind, name),) = resources
 
-    async def work(client: ClusterClient) -> AccessDecision:
-        from mqd.client.access import AclOperation, AclResourceType
-        from mqd.client.admin import Admin
+    from mqd.client.access import AclOperation, AclResourceType
 
-        return await Admin(client, timeout_s=settings.timeout_s).explain_access(
+    decision = run_admin(
+        settings,
+        lambda admin: admin.explain_access(
             principal, AclOperation[_member(operation)], AclResourceType[kind], name, host=host
-        )
-
-    decision = run(settings, work)
+        ),
+    )
     text = None if decision.acl is None else _text(decision.acl)
     row = {"allowed": decision.allowed, "rule": decision.rule, "acl": text}
     settings.show(DECISION, [row])
     if not decision.allowed:
         raise SystemExit(FAILED)
-
-
-async def _described(client: ClusterClient, settings: Settings, wanted: AclFilter) -> list[Acl]:
-    from mqd.client.admin import Admin
-
-    return await Admin(client, timeout_s=settings.timeout_s).describe_acls(wanted)
 
 
 def _exact(each: Acl) -> AclFilter:

@@ -36,7 +36,7 @@ from mqd.peers import PeerNode, load_peers
 COMMANDS = {
     "init": (
         "mqctl.commands.cert:init",
-        "Create an authority, and certificates for every node of a peers file.",
+        "Create a certificate authority (CA), and certificates for every node of a peers file.",
     ),
     "renew": ("mqctl.commands.cert:renew", "Replace certificates by new ones with the same names."),
     "show": ("mqctl.commands.cert:show", "Show names and expiry of certificates."),
@@ -86,10 +86,11 @@ def init(
     hosts: tuple[str, ...],
     days: int,
 ) -> None:
-    """Create an authority in DIRECTORY, and a certificate for each node of the peers file.
+    """Create a certificate authority (CA) in DIRECTORY, and a certificate for each node of the
+    peers file.
 
-    If DIRECTORY has an authority, only missing certificates are created. Copy ca.pem and
-    node-ID.pem to node ID. Keep ca.key offline: whoever has it can act as any node or client.
+    If DIRECTORY has a CA, only missing certificates are created. Copy ca.pem and node-ID.pem to
+    node ID. Keep ca.key offline: its holder can act as any node or client.
 
     \b
     Example: mqctl cert init certs --peers peers.toml --client alice
@@ -147,7 +148,7 @@ def init(
 def renew(settings: Settings, directory: Path, names: tuple[str, ...], days: int) -> None:
     """Replace certificates of DIRECTORY (all, or NAME.pem) by new ones with new keys.
 
-    The authority stays. Nodes read changed files within a few seconds, and keep their connections.
+    The CA stays. Nodes read changed files within a few seconds, and keep their connections.
 
     \b
     Example: mqctl cert renew certs node-1

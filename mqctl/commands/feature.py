@@ -100,8 +100,7 @@ def upgrade(settings: Settings, wanted: tuple[str, ...], dry_run: bool, yes: boo
             "nothing to change: "
             + ", ".join(f"{name} is {level}" for name, level in levels.items())
         )
-        if settings.output != "table":
-            settings.show((), [])
+        settings.show_found((), [])
         return
     if not dry_run:
         lines = [

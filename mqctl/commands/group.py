@@ -109,8 +109,7 @@ def list_(
         print_message(
             "no groups" if pattern is None and not states and not types else "no group matches"
         )
-    if rows or settings.output != "table":
-        settings.show(GROUPS, rows)
+    settings.show_found(GROUPS, rows)
     finish(groups.results)
 
 

@@ -110,8 +110,7 @@ def lag(
             if pattern is None
             else "no group reads matching topics"
         )
-    if rows or settings.output != "table":
-        settings.show(TOTALS if total else LAGS, rows)
+    settings.show_found(TOTALS if total else LAGS, rows)
     if unknown:
         print_message(
             "lag is unknown where a partition was deleted, has no leader, or its leader does not "

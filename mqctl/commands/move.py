@@ -290,8 +290,7 @@ async def carry_out(
     """
     alive = snapshot.alive
     rows = plan_rows(plan.moves, await sizes(admin, alive, deadline))
-    if rows or settings.output != "table":
-        settings.show(PLAN, with_readable_sizes(rows) if settings.output == "table" else rows)
+    settings.show_found(PLAN, with_readable_sizes(rows) if settings.output == "table" else rows)
     if not rows:
         print_message("nothing to move")
         return 0

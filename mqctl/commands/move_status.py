@@ -175,6 +175,5 @@ def move_cancel(settings: Settings, partitions: tuple[str, ...], everything: boo
     ]
     if not rows:
         print_message("no moves in progress")
-    if rows or settings.output != "table":
-        settings.show(CANCELLED, rows)
+    settings.show_found(CANCELLED, rows)
     finish(results)

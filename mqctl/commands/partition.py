@@ -149,8 +149,7 @@ def list_(
             if chosen or pattern or broker_id is not None
             else "no partitions"
         )
-    if rows or settings.output != "table":
-        settings.show(PARTITIONS, rows)
+    settings.show_found(PARTITIONS, rows)
     finish({"partitions": None, MIN_ISR: snapshot.min_isr_error, "moves": snapshot.moves_error})
 
 
@@ -241,8 +240,7 @@ def elect_leader(
         rows.append({"topic": tp.topic, "partition": tp.partition, "result": result})
     if not rows:
         print_message("no partition needs an election")
-    if rows or settings.output != "table":
-        settings.show(ELECTED, rows)
+    settings.show_found(ELECTED, rows)
     finish(results)
 
 

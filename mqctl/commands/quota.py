@@ -17,13 +17,13 @@ from mqctl.app import (
     options,
     parse_pairs,
     print_message as note,
-    run,
+    run_admin,
 )
 from mqctl.outcomes import finish
 
 if TYPE_CHECKING:
     from mqd.client.access import QuotaEntity
-    from mqd.client.cluster import ClusterClient
+    from mqd.client.admin import Admin
 
 COMMANDS = {
     "set": ("mqctl.commands.quota:set_", "Set quotas of a user, client id or address."),
@@ -116,11 +116,10 @@ def list_(settings: Settings, **given: Any) -> None:
     mqctl quota list --user alice
     """
     names = _names(given)
-    rows = run(settings, lambda client: _rows(client, settings, names, strict=False))
+    rows = run_admin(settings, lambda admin: _rows(admin, names, strict=False))
     if not rows:
         note("no quotas")
-    if rows or settings.output != "table":
-        settings.show(QUOTAS, rows)
+    settings.show_found(QUOTAS, rows)
 
 
 @click.command()
@@ -137,7 +136,7 @@ def delete(settings: Settings, keys: tuple[str, ...], yes: bool, **given: Any) -
     entity = _entity(given)
     present = [
         row["key"]
-        for row in run(settings, lambda client: _rows(client, settings, dict(entity), strict=True))
+        for row in run_admin(settings, lambda admin: _rows(admin, dict(entity), strict=True))
     ]
     doomed = [key for key in present if not keys or key in keys]
     for key in keys:
@@ -146,8 +145,7 @@ def delete(settings: Settings, keys: tuple[str, ...], yes: bool, **given: Any) -
     if not doomed:
         if not keys:
             note("There is no quota to delete.")
-        if settings.output != "table":
-            settings.show(QUOTAS, [])
+        settings.show_found(QUOTAS, [])
         return
     confirm(f"Delete quotas: {', '.join(doomed)}", yes=yes)
     _alter(settings, entity, dict.fromkeys(doomed), dry_run=False)
@@ -158,28 +156,19 @@ def _alter(
 ) -> None:
     """Alter, then write the quotas of the entity."""
 
-    async def work(client: ClusterClient) -> tuple[Any, list[dict[str, Any]]]:
-        from mqd.client.admin import Admin
+    async def work(admin: Admin) -> tuple[Any, list[dict[str, Any]]]:
+        results = await admin.alter_client_quotas({entity: limits}, validate_only=dry_run)
+        return results, await _rows(admin, dict(entity), strict=True)
 
-        results = await Admin(client, timeout_s=settings.timeout_s).alter_client_quotas(
-            {entity: limits}, validate_only=dry_run
-        )
-        return results, await _rows(client, settings, dict(entity), strict=True)
-
-    results, rows = run(settings, work)
-    if rows or settings.output != "table":
-        settings.show(QUOTAS, rows)
+    results, rows = run_admin(settings, work)
+    settings.show_found(QUOTAS, rows)
     finish({_shown(entity): outcome for entity, outcome in results.items()})
 
 
 async def _rows(
-    client: ClusterClient, settings: Settings, names: dict[str, str | None], *, strict: bool
+    admin: Admin, names: dict[str, str | None], *, strict: bool
 ) -> list[dict[str, Any]]:
-    from mqd.client.admin import Admin
-
-    found = await Admin(client, timeout_s=settings.timeout_s).describe_client_quotas(
-        names, strict=strict
-    )
+    found = await admin.describe_client_quotas(names, strict=strict)
     rows = []
     for entity, limits in found.items():
         of_types = {kind: _DEFAULT if name is None else name for kind, name in entity}

@@ -158,8 +158,7 @@ def create(
         elif if_not_exists and made.code is ErrorCode.TOPIC_ALREADY_EXISTS:
             print_message(f"Topic {name!r} already exists.")
             results[name] = None
-    if rows or settings.output != "table":
-        settings.show(RESULTS, rows)
+    settings.show_found(RESULTS, rows)
     created = [name for name, made in results.items() if isinstance(made, CreatedTopic)]
     if dry_run:
         print_message("dry run: nothing was created")
@@ -215,8 +214,7 @@ def list_(settings: Settings, pattern: str | None, internal: bool) -> None:
     ]
     if not rows:
         print_message("no topics" if pattern is None else f"no topic matches {pattern!r}")
-    if rows or settings.output != "table":
-        settings.show(TOPICS if internal else RESULTS, rows)
+    settings.show_found(TOPICS if internal else RESULTS, rows)
 
 
 @click.command()

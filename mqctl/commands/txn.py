@@ -157,8 +157,7 @@ def list_(
     if not rows and not listed.failed:
         narrowed = pattern is not None or states or longer_than is not None or prepared
         print_message("no transactional id matches" if narrowed else "no transactional ids")
-    if rows or settings.output != "table":
-        settings.show(TRANSACTIONS, rows)
+    settings.show_found(TRANSACTIONS, rows)
     finish(listed.results)
 
 
@@ -280,8 +279,7 @@ def find_hanging(
             if not search.unclear
             else f"no hanging transactions in {clear} of {len(partitions)} partitions"
         )
-    if rows or settings.output != "table":
-        settings.show(HANGING, rows)
+    settings.show_found(HANGING, rows)
     for row in rows:
         print_message(
             f"mqctl txn abort {row['topic']}:{row['partition']} --start-offset "
@@ -441,6 +439,5 @@ def fence(settings: Settings, names: tuple[str, ...], yes: bool) -> None:
         for name, made in results.items()
         if isinstance(made, tuple)
     ]
-    if rows or settings.output != "table":
-        settings.show(FENCED, rows)
+    settings.show_found(FENCED, rows)
     finish(results)

@@ -15,7 +15,7 @@ from mqctl.app import (
     confirm,
     options,
     print_message,
-    run,
+    run_admin,
 )
 from mqctl.outcomes import finish
 from mqctl.passwords import password_option, read_password
@@ -23,7 +23,7 @@ from mqd.errors import some_of
 
 if TYPE_CHECKING:
     from mqd.client.access import ScramCredentialInfo, ScramDeletion, ScramUpsertion
-    from mqd.client.cluster import ClusterClient
+    from mqd.client.admin import Admin
     from mqd.client.errors import ClientError
 
 COMMANDS = {
@@ -78,7 +78,7 @@ def create(
     mqctl user create alice
     """
     wanted = mechanisms or ("SCRAM-SHA-256",)
-    if name in run(settings, lambda client: _credentials(client, settings, (name,))):
+    if name in run_admin(settings, lambda admin: _credentials(admin, (name,))):
         raise Failure(
             f"User '{name}' already exists.",
             remedy=f"change the password with `mqctl user set-password {name}`",
@@ -100,7 +100,9 @@ def list_(settings: Settings, names: tuple[str, ...]) -> None:
     \b
     mqctl user list
     """
-    results = run(settings, lambda client: _described(client, settings, names))
+    results = run_admin(
+        settings, lambda admin: admin.describe_user_scram_credentials(names or None)
+    )
     rows = [
         _row(name, _kafka_name(info.mechanism.name), info.iterations)
         for name, infos in results.items()
@@ -109,8 +111,7 @@ def list_(settings: Settings, names: tuple[str, ...]) -> None:
     ]
     if not results:
         print_message("no users")
-    if rows or settings.output != "table":
-        settings.show(USERS, rows)
+    settings.show_found(USERS, rows)
     finish(results)
 
 
@@ -126,7 +127,7 @@ def set_password(settings: Settings, name: str, password_file: Any) -> None:
     \b
     mqctl user set-password alice --password-file secret.txt
     """
-    known = run(settings, lambda client: _credentials(client, settings, (name,)))
+    known = run_admin(settings, lambda admin: _credentials(admin, (name,)))
     if name not in known:
         raise _missing(name)
     password = read_password(name, password_file)
@@ -152,7 +153,7 @@ def delete(
     \b
     mqctl user delete alice --yes
     """
-    known = run(settings, lambda client: _credentials(client, settings, names))
+    known = run_admin(settings, lambda admin: _credentials(admin, names))
     chosen = {
         name: [
             info.mechanism.name
@@ -165,12 +166,11 @@ def delete(
     if doomed:
         confirm(f"Delete users: {some_of(doomed, _NAMED_MAX)}", yes=yes)
 
-    async def work(client: ClusterClient) -> dict[str, Any]:
+    async def work(admin: Admin) -> dict[str, Any]:
         from mqd.client.access import ScramDeletion, ScramMechanism
 
         return await _alter(
-            client,
-            settings,
+            admin,
             [
                 ScramDeletion(name, ScramMechanism[mechanism])
                 for name in doomed
@@ -178,7 +178,7 @@ def delete(
             ],
         )
 
-    results: dict[str, Any] = run(settings, work) if doomed else {}
+    results: dict[str, Any] = run_admin(settings, work) if doomed else {}
     from mqd.client.errors import ClientError
     from mqd.errors import ErrorCode
 
@@ -213,30 +213,25 @@ def _row(name: str, mechanism: str, iterations: int) -> dict[str, Any]:
 def _set(settings: Settings, name: str, password: str, iterations: Mapping[str, int]) -> None:
     """Set the password for each mechanism (Kafka's name)."""
 
-    async def work(client: ClusterClient) -> dict[str, ClientError | None]:
+    async def work(admin: Admin) -> dict[str, ClientError | None]:
         from mqd.client.access import ScramMechanism, ScramUpsertion
 
         return await _alter(
-            client,
-            settings,
+            admin,
             [
                 ScramUpsertion(name, ScramMechanism[MECHANISMS[mechanism]], password, number)
                 for mechanism, number in iterations.items()
             ],
         )
 
-    finish(run(settings, work))
+    finish(run_admin(settings, work))
 
 
 async def _alter(
-    client: ClusterClient,
-    settings: Settings,
+    admin: Admin,
     alterations: Iterable[ScramUpsertion | ScramDeletion],
 ) -> dict[str, ClientError | None]:
     """The result of each user: its first error. A request alters one credential of a user."""
-    from mqd.client.admin import Admin
-
-    admin = Admin(client, timeout_s=settings.timeout_s)
     results: dict[str, ClientError | None] = {}
     left = list(alterations)
     while left:
@@ -247,24 +242,13 @@ async def _alter(
     return results
 
 
-async def _described(
-    client: ClusterClient, settings: Settings, names: tuple[str, ...]
-) -> dict[str, list[ScramCredentialInfo] | ClientError]:
-    from mqd.client.admin import Admin
-
-    admin = Admin(client, timeout_s=settings.timeout_s)
-    return await admin.describe_user_scram_credentials(names or None)
-
-
-async def _credentials(
-    client: ClusterClient, settings: Settings, names: tuple[str, ...]
-) -> Credentials:
+async def _credentials(admin: Admin, names: tuple[str, ...]) -> Credentials:
     """Those of the users that exist. Raises ClientError for any other error."""
     from mqd.client.errors import ClientError
     from mqd.errors import ErrorCode
 
     found: dict[str, list[ScramCredentialInfo]] = {}
-    for name, outcome in (await _described(client, settings, names)).items():
+    for name, outcome in (await admin.describe_user_scram_credentials(names or None)).items():
         if not isinstance(outcome, ClientError):
             found[name] = outcome
         elif outcome.code is not ErrorCode.RESOURCE_NOT_FOUND:

@@ -17,6 +17,7 @@ from mqd.security.acls import (
     Permission as AclPermission,
     ResourceType as AclResourceType,
 )
+from mqd.security.quotas import QuotaEntity
 from mqd.security.scram import ITERATIONS_MIN
 from mqd.security.scram_credentials import ScramMechanism
 
@@ -34,11 +35,6 @@ __all__ = [
     "ScramMechanism",
     "ScramUpsertion",
 ]
-
-QuotaEntity = tuple[tuple[str, str | None], ...]
-"""Whom a quota limits: pairs of entity type ("user", "client-id" or "ip") and name, sorted by type.
-A name of None is the default of its type. Example: `(("client-id", None), ("user", "alice"))`.
-"""
 
 
 class AccessDecision(NamedTuple):

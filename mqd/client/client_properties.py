@@ -125,7 +125,7 @@ def _sasl(reader: _Reader) -> dict[str, Any]:
 
 
 def _token_source(reader: _Reader, options: Mapping[str, str]) -> Any:
-    """Where tokens of OAUTHBEARER come from; None if nothing says so."""
+    """Where tokens of OAUTHBEARER come from; None without such a property."""
     url = reader.first("sasl.oauthbearer.token.endpoint.url")
     identity = reader.first(
         "sasl.oauthbearer.client.credentials.client.id", "sasl.oauthbearer.client.id"

@@ -15,7 +15,7 @@ from mqd.client.nurseries import owned_nursery
 from mqd.client.peer import PeerConnection, reason_of
 from mqd.errors import ErrorCode
 from mqd.io.net import Network, Stream
-from mqd.io.tls import TlsFailed
+from mqd.io.tls_errors import TlsFailed
 
 
 @asynccontextmanager

@@ -8,8 +8,8 @@ from mqd.client.errors import invalid_value
 from mqd.client.security import Security
 from mqd.config import ConfigError
 from mqd.io.net import Network
-from mqd.io.tls import TlsNetwork
 from mqd.io.tls_contexts import client_context
+from mqd.io.tls_stream import TlsNetwork
 from mqd.security.tls_settings import KeyStore, TlsSettings, TrustStore
 
 _PEM_START = "-----BEGIN "

@@ -77,7 +77,7 @@ class ClientCredentials:
 
 def unsigned_token(subject: str, lifetime_seconds: int) -> str:
     """A token without a signature, as Kafka's `unsecuredLoginStringClaim_sub` makes one. Brokers
-    accept it only where an option says so.
+    accept it only if an option allows it.
     """
     now = int(time.time())
     parts = ({"alg": "none"}, {"sub": subject, "iat": now, "exp": now + lifetime_seconds})

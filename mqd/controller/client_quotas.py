@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.image import MetadataImage
 from mqd.controller.metadata_version import check_security_allowed
-from mqd.controller.records import MetadataRecord, QuotaEntity, SetClientQuotas
+from mqd.controller.records import MetadataRecord, SetClientQuotas
 from mqd.controller.result import ControllerResult
 from mqd.controller.size import Room
 from mqd.errors import ErrorCode, MqError
@@ -28,6 +28,7 @@ from mqd.security.quotas import (
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
     USER_ENTITY,
+    QuotaEntity,
 )
 
 _FRACTION: Final = 1e-6
@@ -161,7 +162,7 @@ def _check_value(keys: Mapping[str, _Whole | None], key: str, value: float) -> N
     whole = keys[key]
     if whole is None:
         return
-    if value > whole.largest:
+    if value > float(whole.largest):  # as Java: 2**63 is not larger than a LONG
         raise _invalid(f"Proposed value for {key} is too large for {whole.name}.")
     if abs(value - round(value)) > _FRACTION:
         raise _invalid(f"{key} cannot be a fractional value.")

@@ -1,5 +1,5 @@
 """Dynamic configuration: overrides of topics, of nodes (one, or all of them), and of consumer
-groups, which need not exist.
+groups, which need not exist; subscriptions of client metrics (KIP-714).
 
 Incremental changes (KIP-339) set, delete, append to or subtract from single keys; a legacy change
 replaces all overrides of a resource. Each resource of a request stands alone: one bad key refuses
@@ -17,6 +17,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
+from mqd.client_metrics import (
+    CLIENT_METRICS_OPTIONS,
+    MATCH,
+    check_subscription_name,
+    validate_client_metrics_configs,
+)
 from mqd.config import (
     GROUP_OPTIONS,
     NODE_OPTIONS,
@@ -31,13 +37,16 @@ from mqd.config import (
 )
 from mqd.controller.commands import check_fits
 from mqd.controller.decision_options import DecisionOptions
-from mqd.controller.image import GROUP, NODE, TOPIC, MetadataImage
+from mqd.controller.image import CLIENT_METRICS, GROUP, NODE, TOPIC, MetadataImage
+from mqd.controller.metadata_version import check_client_metrics_allowed
 from mqd.controller.records import MetadataRecord, SetConfigs
 from mqd.controller.request_limits import check_config_bytes
 from mqd.controller.result import ControllerResult
 from mqd.controller.size import Room
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import (
+    CLIENT_METRICS_MATCH_BYTES_MAX,
+    CLIENT_METRICS_SUBSCRIPTIONS_MAX,
     CONFIG_RESOURCE_BYTES_MAX,
     CONFIG_RESOURCES_MAX,
     CONFIG_VALUE_BYTES_MAX,
@@ -50,7 +59,18 @@ from mqd.types import NodeId
 
 logger = logging.getLogger(__name__)
 
-_OPTIONS = {TOPIC: TOPIC_OPTIONS, NODE: NODE_OPTIONS, GROUP: GROUP_OPTIONS}
+_OPTIONS = {
+    TOPIC: TOPIC_OPTIONS,
+    NODE: NODE_OPTIONS,
+    GROUP: GROUP_OPTIONS,
+    CLIENT_METRICS: CLIENT_METRICS_OPTIONS,
+}
+NAMED_MAX = {GROUP: CONFIGURED_GROUPS_MAX, CLIENT_METRICS: CLIENT_METRICS_SUBSCRIPTIONS_MAX}
+"""The most resources of a type with configs, where clients choose the names."""
+_NAMED_WHAT = {
+    GROUP: "groups have config overrides",
+    CLIENT_METRICS: "subscriptions of client metrics exist",
+}
 _NODE_NAME = re.compile(r"0|[1-9][0-9]{0,9}")
 _NODE_ID_MAX = 2**31 - 1
 _NAME_SHOWN = 64
@@ -70,6 +90,7 @@ _KINDS: dict[int, str] = {
     ResourceType.TOPIC: TOPIC,
     ResourceType.BROKER: NODE,
     ResourceType.GROUP: GROUP,
+    ResourceType.CLIENT_METRICS: CLIENT_METRICS,
 }
 
 
@@ -133,9 +154,10 @@ def decide_alter_configs(
             f"A request alters at most {CONFIG_RESOURCES_MAX} resources: split the request.",
         )
     check_config_bytes(_looked_at(image, op))
+    _check_match_bytes(op)
     counts = Counter((resource.resource_type, resource.resource_name) for resource in op.resources)
     room = Room(image, options.image_bytes_max)
-    groups = _Groups(image)
+    named = _Named(image)
     records: list[MetadataRecord] = []
     results: list[ResourceAltered] = []
     for resource in op.resources:
@@ -149,7 +171,7 @@ def decide_alter_configs(
             changed = {name: value for name, value in record.changes if value is not None}
             note = without_effect(_OPTIONS[record.resource_type], changed)
             check_fits(record)
-            groups.take(record)
+            named.take(record)
             room.take(record)
         except MqError as error:
             results.append(ResourceAltered(number, name, error.code, error.message or None))
@@ -158,6 +180,23 @@ def decide_alter_configs(
             records.append(record)
         results.append(ResourceAltered(number, name, ErrorCode.NONE, note))
     return ControllerResult(() if op.validate_only else tuple(records), tuple(results))
+
+
+def _check_match_bytes(op: AlterConfigs) -> None:
+    """Raise POLICY_VIOLATION if the expressions of a request take too long to validate."""
+    total = sum(
+        len(change.value or "")
+        for resource in op.resources
+        if resource.resource_type == ResourceType.CLIENT_METRICS
+        for change in resource.changes
+        if change.name == MATCH
+    )
+    if total > CLIENT_METRICS_MATCH_BYTES_MAX:
+        raise MqError(
+            ErrorCode.POLICY_VIOLATION,
+            f"The values of '{MATCH}' in the request have {total} characters; at most "
+            f"{CLIENT_METRICS_MATCH_BYTES_MAX} are allowed. Split the request.",
+        )
 
 
 def _looked_at(image: MetadataImage, op: AlterConfigs) -> Iterator[tuple[str, str | None]]:
@@ -191,29 +230,30 @@ def check_overrides_fit(overrides: Mapping[str, str | None]) -> None:
         )
 
 
-class _Groups:
-    """Bounds the number of groups with overrides. Such groups need not exist, so no other bound
-    applies.
+class _Named:
+    """Bounds the number of groups with overrides, and of subscriptions of client metrics. Clients
+    choose their names, so no other bound applies.
     """
 
     def __init__(self, image: MetadataImage) -> None:
         self._image = image
-        self._configured: int | None = None
+        self._present: dict[str, int] = {}
 
     def take(self, record: SetConfigs) -> None:
-        """Count a record. Raises POLICY_VIOLATION if it is the first of one group too many."""
-        key = (record.resource_type, record.resource_name)
-        if record.resource_type != GROUP or key in self._image.configs or not record.changes:
+        """Count a record. Raises POLICY_VIOLATION if it is the first of one name too many."""
+        kind = record.resource_type
+        key = (kind, record.resource_name)
+        if kind not in NAMED_MAX or key in self._image.configs or not record.changes:
             return
-        if self._configured is None:
-            self._configured = sum(kind == GROUP for kind, _ in self._image.configs)
-        if self._configured >= CONFIGURED_GROUPS_MAX:
+        if kind not in self._present:
+            self._present[kind] = sum(present == kind for present, _ in self._image.configs)
+        if self._present[kind] >= NAMED_MAX[kind]:
             raise MqError(
                 ErrorCode.POLICY_VIOLATION,
-                f"{CONFIGURED_GROUPS_MAX} groups have config overrides, which is the maximum: "
-                "delete the overrides of unused groups.",
+                f"{NAMED_MAX[kind]} {_NAMED_WHAT[kind]}, which is the maximum: delete the unused "
+                "ones.",
             )
-        self._configured += 1
+        self._present[kind] += 1
 
 
 def _alter(image: MetadataImage, op: AlterConfigs, resource: ResourceChanges) -> SetConfigs:
@@ -260,6 +300,10 @@ def _kind(image: MetadataImage, resource: ResourceChanges) -> str:
                 f"The group id has {size} bytes; at most {COORDINATOR_KEY_BYTES_MAX} are allowed.",
             )
         return GROUP
+    if number == ResourceType.CLIENT_METRICS:
+        check_client_metrics_allowed(image)
+        check_subscription_name(name)
+        return CLIENT_METRICS
     raise MqError(
         ErrorCode.INVALID_REQUEST,
         f"Resources of type {number} cannot be altered with this request.",
@@ -307,6 +351,11 @@ def _wanted(
     if operation not in (Operation.APPEND, Operation.SUBTRACT):
         raise MqError(ErrorCode.INVALID_REQUEST, f"Unknown config operation {operation}.")
     option = _OPTIONS[key[0]].get(name)
+    if key[0] == CLIENT_METRICS:
+        raise MqError(
+            ErrorCode.INVALID_CONFIG,
+            f"Can't {Operation(operation).name} to key {name} because its type is not LIST.",
+        )
     if option is None or option.type is not OptionType.LIST:
         raise MqError(
             ErrorCode.INVALID_CONFIG,
@@ -346,6 +395,9 @@ def _validate(
         return
     if kind == GROUP:
         validate_group_configs(after, effective_node_config(config, image, None))
+        return
+    if kind == CLIENT_METRICS:
+        validate_client_metrics_configs(after)
         return
     for name, value in wanted.items():
         if value is None:

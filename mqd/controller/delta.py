@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from mqd.controller.image import MetadataImage, TopicImage
-from mqd.controller.records import QuotaEntity
 from mqd.raft.snapshots import Work
 from mqd.security.acls import Acl
+from mqd.security.quotas import QuotaEntity
 from mqd.security.scram_credentials import ScramMechanism
 from mqd.types import NodeId, TopicPartition
 

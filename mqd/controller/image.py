@@ -17,15 +17,17 @@ from uuid import UUID
 
 from mqd.controller.endpoints import Endpoints, address_on
 from mqd.controller.part_sizes import empty_size
-from mqd.controller.records import QuotaEntity
 from mqd.raft import versions
 from mqd.security.acls import Acl
+from mqd.security.quotas import QuotaEntity
 from mqd.security.scram_credentials import ScramCredential, ScramMechanism
+from mqd.security.scram_shapes import ScramShapes
 from mqd.types import INTERNAL_TOPICS, NO_EPOCH, NodeId
 
 TOPIC: Final = "topic"
 NODE: Final = "node"
 GROUP: Final = "group"
+CLIENT_METRICS: Final = "client-metrics"
 """Types of configured resources: the first half of a key of `MetadataImage.configs`."""
 _VERSIONS: Final = ("scram_version", "acls_version")
 
@@ -118,6 +120,8 @@ class MetadataImage:
         """
         self.scram_credentials: dict[tuple[str, ScramMechanism], ScramCredential] = {}
         """By user and mechanism."""
+        self.scram_shapes = ScramShapes()
+        """Those of `scram_credentials`."""
         self.acls: dict[UUID, Acl] = {}
         self.client_quotas: dict[QuotaEntity, dict[str, float]] = {}
         """By entity: quota key to value. No dict is empty, and none is ever changed."""
@@ -129,7 +133,9 @@ class MetadataImage:
         self.size = empty_size()
         """Bytes that the whole image counts for (size.py). `Room` compares them with the bound."""
         self.groups_size = 0
-        """The part of `size` that overrides of groups count for."""
+        """The part of `size` that overrides of groups, and subscriptions of client metrics, count
+        for.
+        """
         self.access_size = 0
         """The part of `size` that SCRAM credentials, ACLs and client quotas count for."""
         self._acl_ids: dict[Acl, UUID] = {}
@@ -150,6 +156,10 @@ class MetadataImage:
     def group_configs(self, group_id: str) -> dict[str, str]:
         """The overrides of a consumer group (KIP-848), which need not exist."""
         return self.configs.get((GROUP, group_id), {})
+
+    def client_metrics_configs(self, subscription: str) -> dict[str, str]:
+        """The keys of a subscription of client metrics (KIP-714) that are set."""
+        return self.configs.get((CLIENT_METRICS, subscription), {})
 
     def node_configs(self, node_id: NodeId | None) -> dict[str, str]:
         """The dynamic options of one node; with None, those of every node."""

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from mqd.controller.endpoints import Endpoints
-from mqd.controller.records import QuotaEntity
 from mqd.security.acls import Acl
+from mqd.security.quotas import QuotaEntity
 from mqd.security.scram_credentials import ScramCredential
 
 _EMPTY_BYTES: Final = 1_024

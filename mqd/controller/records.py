@@ -12,6 +12,7 @@ from uuid import UUID
 
 from mqd.controller.endpoints import Endpoints
 from mqd.security.acls import Acl
+from mqd.security.quotas import QuotaEntity
 from mqd.security.scram_credentials import ScramCredential, ScramMechanism
 from mqd.types import NO_EPOCH, NodeId
 
@@ -192,12 +193,6 @@ class SetNextProducerId:
     """Producer ids below this one are never assigned again (I17)."""
 
     next_producer_id: int
-
-
-QuotaEntity = tuple[tuple[str, str | None], ...]
-"""Whom a client quota limits: pairs of entity type ("user", "client-id" or "ip") and name, sorted
-by type. A name of None is the default of its type.
-"""
 
 
 @dataclass(frozen=True, slots=True)

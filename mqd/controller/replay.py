@@ -270,7 +270,11 @@ def _set_scram_credential(
     image: MetadataImage, record: SetScramCredential, index: int, delta: Delta
 ) -> None:
     key = (record.user, record.mechanism)
+    replaced = image.scram_credentials.get(key)
+    if replaced is not None:
+        image.scram_shapes.remove(record.mechanism, replaced)
     image.scram_credentials[key] = record.credential
+    image.scram_shapes.add(record.mechanism, record.credential)
     image.scram_version += 1
     delta.scram_credentials_changed.add(key)
 
@@ -279,7 +283,7 @@ def _delete_scram_credential(
     image: MetadataImage, record: DeleteScramCredential, index: int, delta: Delta
 ) -> None:
     key = (record.user, record.mechanism)
-    del image.scram_credentials[key]
+    image.scram_shapes.remove(record.mechanism, image.scram_credentials.pop(key))
     image.scram_version += 1
     delta.scram_credentials_changed.add(key)
 

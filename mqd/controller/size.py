@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from mqd.controller.image import GROUP, NODE, MetadataImage
+from mqd.controller.image import CLIENT_METRICS, GROUP, NODE, MetadataImage
 from mqd.controller.part_sizes import (
     REPLICA_BYTES,
     acl_size,
@@ -59,12 +59,13 @@ from mqd.usage import Usage, UsageWatch
 logger = logging.getLogger(__name__)
 
 GROUPS_SHARE: Final = 4
-"""Overrides of groups, which need not exist, take at most this part of the bound: they do not take
-the space of topics.
+"""Overrides of groups, which need not exist, and subscriptions of client metrics take at most this
+part of the bound: they do not take the space of topics.
 """
 ACCESS_SHARE: Final = 4
 """The same for SCRAM credentials, ACLs and client quotas: their users and resources need not exist.
 """
+_LIKE_GROUPS: Final = (GROUP, CLIENT_METRICS)
 RESERVED_SHARE: Final = 16
 """This part of the bound is reserved for what a full cluster needs to keep working: internal
 topics, reassignments, and the few options of nodes.
@@ -91,10 +92,10 @@ class Room:
             if more > 0 and more > self._left_to_groups:
                 raise MqError(
                     ErrorCode.POLICY_VIOLATION,
-                    f"Config overrides of groups take {self._image.groups_size} bytes, and "
-                    f"this change needs {more} more: together they"
-                    f" may take at most a quarter of metadata.image.max.bytes={self._bytes_max}. "
-                    "Delete those of groups that are not used.",
+                    "Config overrides of groups, and subscriptions of client metrics, take "
+                    f"{self._image.groups_size} bytes, and this change needs {more} more: together "
+                    f"they may take at most a quarter of metadata.image.max.bytes="
+                    f"{self._bytes_max}. Delete those that are not used.",
                 )
             self._left_to_groups -= more
         if is_of_access(record):
@@ -139,8 +140,8 @@ class SizeWatch:
 
 
 def is_of_group(record: MetadataRecord) -> bool:
-    """Whether a record changes overrides of a group."""
-    return isinstance(record, SetConfigs) and record.resource_type == GROUP
+    """Whether a record changes overrides of a group, or a subscription of client metrics."""
+    return isinstance(record, SetConfigs) and record.resource_type in _LIKE_GROUPS
 
 
 def is_of_access(record: MetadataRecord) -> bool:
@@ -282,11 +283,13 @@ def recount_access(image: MetadataImage) -> int:
 
 
 def recount_groups(image: MetadataImage) -> int:
-    """The size of the overrides of groups, calculated from the content."""
+    """The size of overrides of groups and of subscriptions of client metrics, calculated from the
+    content.
+    """
     return sum(
         overrides_size(name, overrides)
         for (kind, name), overrides in image.configs.items()
-        if kind == GROUP
+        if kind in _LIKE_GROUPS
     )
 
 

@@ -15,7 +15,6 @@ from uuid import UUID
 from mqd.controller.delta import Delta, difference
 from mqd.controller.endpoints import BrokerEndpoint
 from mqd.controller.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
-from mqd.controller.records import QuotaEntity
 from mqd.controller.size import recount, recount_access, recount_groups
 from mqd.controller.snapshot_json import (
     JsonReader,
@@ -28,6 +27,7 @@ from mqd.controller.snapshot_json import (
 )
 from mqd.raft.snapshots import Work, all_steps
 from mqd.security.acls import Acl, Operation, PatternType, Permission, ResourceType
+from mqd.security.quotas import QuotaEntity
 from mqd.security.scram_credentials import ScramCredential, ScramMechanism
 from mqd.types import NodeId
 
@@ -268,9 +268,10 @@ def _fill(image: MetadataImage, key: str, values: list[Any]) -> None:
                 image.configs[resource_type, resource_name] = dict(overrides)
         case "scram_credentials", rows:
             for user, mechanism, iterations, *secrets in rows:
-                image.scram_credentials[user, ScramMechanism(mechanism)] = ScramCredential(
-                    iterations, *map(bytes.fromhex, secrets)
-                )
+                kind = ScramMechanism(mechanism)
+                credential = ScramCredential(iterations, *map(bytes.fromhex, secrets))
+                image.scram_credentials[user, kind] = credential
+                image.scram_shapes.append(kind, credential)
         case "acls", rows:
             for acl_id, kind, name, pattern, principal, host, operation, permission in rows:
                 acl = Acl(

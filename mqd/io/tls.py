@@ -1,4 +1,4 @@
-"""TLS above the sockets and streams of `net.py`, by OpenSSL on buffers in memory.
+"""TLS on the side of the server: above the sockets of `net.py`, by OpenSSL on buffers in memory.
 
 `TlsSocket` is a `Socket`: it never waits, and a turn of the server treats it as any other
 connection. One call decrypts or encrypts a bounded amount. The handshake runs inside
@@ -11,8 +11,6 @@ Invariants of `TlsSocket`:
 - At most one piece of encrypted data is unsent; `send` accepts no more before it is sent.
 - `send` reports bytes as sent only when their encrypted form is sent. Those that are encrypted but
   not reported (`_ahead`) come again at the start of the next call, which skips them.
-
-`TlsStream` is a `Stream`, for clients and for connections between nodes.
 """
 
 from __future__ import annotations
@@ -21,12 +19,17 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import trio
-
 from mqd.io.disk import File
-from mqd.io.net import LayeredSocket, Listener, Network, OsSocket, Poller, Stream
+from mqd.io.net import LayeredSocket, Listener, OsSocket
+from mqd.io.tls_errors import TlsFailed, server_reason
 from mqd.io.tls_records import TlsRecords
-from mqd.limits import KIB, TLS_RECEIVE_BYTES, TLS_SEND_BYTES, TLS_SENT_AT_ONCE_BYTES
+from mqd.limits import (
+    KIB,
+    TLS_RECEIVE_BYTES,
+    TLS_RECORD_BYTES,
+    TLS_SEND_BYTES,
+    TLS_SENT_AT_ONCE_BYTES,
+)
 from mqd.security.principal import ANONYMOUS, Principal
 
 _HANDSHAKE_RECORD = 0x16
@@ -35,23 +38,11 @@ _ALERT_PROTOCOL_VERSION = bytes.fromhex("15030300020246")
 """For a client that sends plaintext: a fatal alert, protocol_version."""
 _UNSENT_BYTES_MAX = 128 * KIB
 """Encrypted bytes of the protocol itself (tickets, key updates) that the peer does not read."""
-_RECORD_BYTES = 16 * KIB
 _EXTRA_RECORDS = 64
 """Records of one call beside those that fill its view: 2 ms, if they are key updates."""
 
 _scratch = memoryview(bytearray(TLS_RECEIVE_BYTES))
 """Encrypted bytes on their way from a socket to OpenSSL. Only between two statements."""
-
-
-class TlsFailed(OSError):
-    """A TLS connection failed: the text has what happened, why, and what to do."""
-
-    def __init__(self, message: str, remedy: str = "", *, is_plaintext: bool = False) -> None:
-        super().__init__(f"{message}; {remedy}" if remedy else message)
-        self.message = message
-        self.remedy = remedy
-        self.is_plaintext = is_plaintext
-        """Whether the other side probably has no TLS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +163,7 @@ class TlsSocket(LayeredSocket):
         is_drained = False
         # Tiny records cost as much as full ones, and those without data more: their number is
         # bounded, too (I41).
-        records_left = size // _RECORD_BYTES + _EXTRA_RECORDS
+        records_left = size // TLS_RECORD_BYTES + _EXTRA_RECORDS
         while received < size:
             if tls.pending() or self._incoming.pending:
                 try:
@@ -219,7 +210,7 @@ class TlsSocket(LayeredSocket):
         """
         data: bytes | memoryview = self._records.waiting
         if not data:
-            room = min(len(_scratch), wanted + 2 * _RECORD_BYTES)
+            room = min(len(_scratch), wanted + 2 * TLS_RECORD_BYTES)
             try:
                 data = _scratch[: self.inner.receive_into(_scratch[:room])]
             except BlockingIOError:
@@ -260,7 +251,7 @@ class TlsSocket(LayeredSocket):
             except ssl.SSLWantReadError:
                 self._queue_outgoing()
                 self.flush()
-                filled = self._fill(_RECORD_BYTES, _EXTRA_RECORDS)
+                filled = self._fill(TLS_RECORD_BYTES, _EXTRA_RECORDS)
                 if filled is None:
                     raise BlockingIOError from None
                 if not filled[0]:
@@ -298,7 +289,7 @@ class TlsSocket(LayeredSocket):
             self.flush()
         except OSError:
             pass
-        return TlsFailed(*_server_reason(error))
+        return TlsFailed(*server_reason(error))
 
     # -- sending
 
@@ -306,7 +297,7 @@ class TlsSocket(LayeredSocket):
         return self.send(data)
 
     def _send_bytes(self, data: bytes | bytearray | memoryview) -> int:
-        if not self._unsent and not self._ahead and len(data) <= _RECORD_BYTES:  # most responses
+        if not self._unsent and not self._ahead and len(data) <= TLS_RECORD_BYTES:  # most responses
             written = self._tls.write(data)
             encrypted = self._outgoing.read()
             try:
@@ -353,7 +344,7 @@ class TlsSocket(LayeredSocket):
             piece = memoryview(read(total, min(size - total, TLS_SEND_BYTES)))
             written = 0
             while written < len(piece):  # one record for each call
-                written += self._tls.write(piece[written : written + _RECORD_BYTES])
+                written += self._tls.write(piece[written : written + TLS_RECORD_BYTES])
             self._ahead = written
             self._unsent = self._outgoing.read()
             self.flush()
@@ -427,214 +418,6 @@ class TlsListener:
 
     def close(self) -> None:
         self.inner.close()
-
-
-class TlsStream:
-    """A Stream that encrypts. One task may receive while another sends."""
-
-    __slots__ = ("_incoming", "_inner", "_outgoing", "_scratch", "_sending", "_tls")
-
-    def __init__(self, inner: Stream, context: ssl.SSLContext, host: str) -> None:
-        self._inner = inner
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
-        self._sending = trio.Lock()
-        self._scratch = memoryview(bytearray(TLS_RECEIVE_BYTES))
-
-    @property
-    def certificate(self) -> bytes | None:
-        """The certificate of the peer, in DER."""
-        return self._tls.getpeercert(binary_form=True)
-
-    async def handshake(self, address: str) -> None:
-        """Complete the handshake. Raises TlsFailed, which names `address`."""
-        while True:
-            try:
-                self._tls.do_handshake()
-            except ssl.SSLWantReadError:
-                try:
-                    await self._send_outgoing()
-                    arrived = await self._fill()
-                except ConnectionError:
-                    arrived = 0
-                if not arrived:
-                    raise TlsFailed(
-                        f"{address} closed the connection during the TLS handshake",
-                        "is it the address of a TLS listener? The log of the broker has the reason",
-                        is_plaintext=True,
-                    ) from None
-                continue
-            except ssl.SSLError as error:
-                failure = TlsFailed(
-                    *_client_reason(error, address), is_plaintext=error.reason in _NO_TLS
-                )
-                try:
-                    await self._send_outgoing()  # the alert, for the log of the other side
-                except OSError:
-                    pass
-                raise failure from None
-            await self._send_outgoing()
-            return
-
-    async def receive_into(self, view: memoryview) -> int:
-        while True:
-            try:
-                return self._tls.read(len(view), view)  # type: ignore[return-value]
-            except ssl.SSLWantReadError:
-                if self._outgoing.pending:
-                    await self._send_outgoing()
-                if not await self._fill():
-                    return 0
-            except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
-                return 0
-            except ssl.SSLError as error:
-                raise TlsFailed(*_client_reason(error, "the broker")) from None
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        view = memoryview(data)
-        async with self._sending:
-            while view:
-                piece = view[:TLS_SEND_BYTES]
-                view = view[TLS_SEND_BYTES:]
-                while piece:  # one record for each call
-                    piece = piece[self._tls.write(piece[:_RECORD_BYTES]) :]
-                await self._inner.send_all(self._outgoing.read())
-
-    async def _send_outgoing(self) -> None:
-        async with self._sending:
-            if self._outgoing.pending:
-                await self._inner.send_all(self._outgoing.read())
-
-    async def _fill(self) -> int:
-        """Receive encrypted bytes; 0 at the end of the stream."""
-        arrived = await self._inner.receive_into(self._scratch)
-        self._incoming.write(self._scratch[:arrived])
-        return arrived
-
-    def close(self) -> None:
-        self._inner.close()
-
-
-class TlsNetwork:
-    """A Network whose `connect` gives encrypted streams."""
-
-    def __init__(self, inner: Network, context: ssl.SSLContext) -> None:
-        self.inner = inner
-        self.context = context
-
-    async def connect(self, host: str, port: int, *, timeout: float = 10.0) -> TlsStream:
-        """Raises OSError, and TlsFailed if the handshake fails."""
-        started = trio.current_time()
-        stream = await self.inner.connect(host, port, timeout=timeout)
-        address = f"{host}:{port}"
-        try:
-            left = max(0.0, started + timeout - trio.current_time())
-            with trio.move_on_after(left) as scope:
-                encrypted = TlsStream(stream, self.context, host)
-                await encrypted.handshake(address)
-            if scope.cancelled_caught:
-                raise TlsFailed(
-                    f"{address} did not complete the TLS handshake within {timeout:g} s",
-                    "is it the address of a TLS listener?",
-                )
-        except BaseException:
-            stream.close()
-            raise
-        return encrypted
-
-    async def listen(self, host: str, port: int) -> Listener:
-        return await self.inner.listen(host, port)
-
-    def poller(self) -> Poller:
-        return self.inner.poller()
-
-
-_ALERTS = {
-    "CERTIFICATE_UNKNOWN": "it does not accept the certificate",
-    "BAD_CERTIFICATE": "it does not accept the certificate",
-    "UNKNOWN_CA": "it does not trust the authority that signed the certificate",
-    "CERTIFICATE_EXPIRED": "the certificate is expired",
-    "CERTIFICATE_REVOKED": "the certificate is revoked",
-    "HANDSHAKE_FAILURE": "there is no common cipher suite or protocol version",
-    "PROTOCOL_VERSION": "there is no common protocol version",
-    "CERTIFICATE_REQUIRED": "it requires a certificate",
-}
-_NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"})
-_NOTHING_IN_COMMON = frozenset(
-    {"NO_SHARED_CIPHER", "UNSUPPORTED_PROTOCOL", "NO_PROTOCOLS_AVAILABLE", "NO_CIPHERS_AVAILABLE"}
-)
-
-
-def _alert(error: ssl.SSLError) -> str | None:
-    """What an alert of the other side means. None if the error is none."""
-    name = (error.reason or "").partition("_ALERT_")[2]
-    return _ALERTS.get(name, name.lower().replace("_", " ")) if name else None
-
-
-def _server_reason(error: ssl.SSLError) -> tuple[str, str]:
-    """(What happened and why, what to do) on the server."""
-    alert = _alert(error)
-    if alert is not None:
-        return (
-            f"the client ended the TLS handshake: {alert}",
-            "check ssl.truststore.*, the clock and the address in the client",
-        )
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return (
-            f"the certificate of the client is not accepted: {error.verify_message}",
-            "it must be signed by a certificate in ssl.truststore.*, and be valid now",
-        )
-    if error.reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
-        return (
-            "the client has no certificate, and ssl.client.auth=required",
-            "set ssl.keystore.* in the client",
-        )
-    if error.reason in _NOTHING_IN_COMMON:
-        return (
-            "the client has no common TLS version or cipher suite with this listener",
-            "compare ssl.enabled.protocols and ssl.cipher.suites",
-        )
-    return f"the TLS connection failed: {error.reason or error}", ""
-
-
-def _client_reason(error: ssl.SSLError, address: str) -> tuple[str, str]:
-    """(What happened and why, what to do) on the client."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        why = error.verify_message
-        if error.verify_code == 10:  # X509_V_ERR_CERT_HAS_EXPIRED
-            return (
-                f"the certificate of {address} is expired",
-                "renew it on the broker (`mqctl cert renew`), and check the clock of this machine",
-            )
-        if error.verify_code in (62, 63, 64) or "mismatch" in why.lower():
-            return (
-                f"the certificate of {address} is for another host: {why.rstrip('.')}",
-                "connect to a name of the certificate, add this name to it, or set "
-                "ssl.endpoint.identification.algorithm= (empty) if the network is safe",
-            )
-        return (
-            f"the certificate of {address} is not trusted: {why}",
-            "set the truststore (ssl.truststore.location) to the certificate of the authority "
-            "that signed it",
-        )
-    alert = _alert(error)
-    if alert is not None:
-        return (
-            f"{address} ended the TLS handshake: {alert}",
-            "check the client's certificate and protocols (ssl.keystore.*, "
-            "ssl.enabled.protocols); the log of the broker has the reason",
-        )
-    if error.reason in _NO_TLS:
-        return (
-            f"{address} does not speak TLS",
-            "set security.protocol=PLAINTEXT, or connect to a TLS listener",
-        )
-    if error.reason in _NOTHING_IN_COMMON:
-        return (
-            f"{address} has no common TLS version or cipher suite with this client",
-            "compare ssl.enabled.protocols and ssl.cipher.suites",
-        )
-    return f"the TLS connection to {address} failed: {error.reason or error}", ""
 
 
 def _do_nothing() -> None:

@@ -13,21 +13,15 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-import trio
-
 from mqd.config import ConfigError, StartError
 from mqd.io.tls_contexts import own_certificate
+from mqd.node.watched_files import fingerprint
 from mqd.security.distinguished_name import expires_at
 from mqd.security.tls_settings import TlsSettings
 
 logger = logging.getLogger(__name__)
 
-CHECK_SECONDS = 2.0
-"""A changed file is read after this time at most."""
-_CHECKS_A_DAY = int(86_400 / CHECK_SECONDS)
 _WARN_DAYS = 30
-
-_Fingerprint = tuple[tuple[int, int, int] | None, ...]
 
 
 class CertificateSource:
@@ -39,11 +33,11 @@ class CertificateSource:
         self._settings = settings
         self._files = tuple(map(Path, settings.files))
         self._load = load
-        self._seen = self._fingerprint()
+        self._seen = fingerprint(self._files)
 
     def check(self, *, is_forced: bool) -> None:
         """Read the files if they have changed, or anyway."""
-        seen = self._fingerprint()
+        seen = fingerprint(self._files)
         if seen == self._seen and not is_forced:
             return
         self._seen = seen
@@ -81,45 +75,3 @@ class CertificateSource:
                 self.name,
                 store.location,
             )
-
-    def _fingerprint(self) -> _Fingerprint:
-        found: list[tuple[int, int, int] | None] = []
-        for path in self._files:
-            try:
-                status = path.stat()
-            except OSError:
-                found.append(None)
-            else:
-                found.append((status.st_ino, status.st_size, status.st_mtime_ns))
-        return tuple(found)
-
-
-class Certificates:
-    """Those of all listeners."""
-
-    def __init__(self) -> None:
-        self.sources: list[CertificateSource] = []
-        self._wanted = trio.Event()
-
-    def reload(self) -> bool:
-        """Read all of them soon. Returns False if there are none."""
-        self._wanted.set()
-        return bool(self.sources)
-
-    async def run(self) -> None:
-        """Watch the files until cancelled."""
-        if not self.sources:
-            return
-        checks = 0
-        while True:
-            if checks % _CHECKS_A_DAY == 0:
-                for source in self.sources:
-                    source.warn(datetime.now(UTC))
-            checks += 1
-            with trio.move_on_after(CHECK_SECONDS):
-                await self._wanted.wait()
-            is_forced = self._wanted.is_set()
-            if is_forced:
-                self._wanted = trio.Event()
-            for source in self.sources:
-                source.check(is_forced=is_forced)

@@ -5,7 +5,7 @@
     required     TLS only
 
 So a running cluster changes in two rolling restarts: all nodes to preferred, then all to required.
-Certificate and trusted authority are those of `listener.name.peer.ssl.*`, else of `ssl.*`. Both
+Certificate and trusted CA are those of `listener.name.peer.ssl.*`, else of `ssl.*`. Both
 sides check that a certificate names the node (security/node_certificate.py).
 """
 
@@ -16,8 +16,10 @@ import ssl
 
 from mqd.config import ConfigError, NodeConfig, StartError
 from mqd.io.net import Listener, Network, Poller, Stream
-from mqd.io.tls import TlsAcceptor, TlsFailed, TlsNetwork
+from mqd.io.tls import TlsAcceptor
 from mqd.io.tls_contexts import client_context, server_context
+from mqd.io.tls_errors import TlsFailed
+from mqd.io.tls_stream import TlsNetwork
 from mqd.peers import Peers
 from mqd.security.client_listeners import PEER_LISTENER
 from mqd.security.node_certificate import refusal_of_node

@@ -24,8 +24,8 @@ class StopSignals:
     """The signal handlers of this process inside of a `with` block.
 
     One Ctrl-C under `mqd dev` is a SIGINT from the terminal and a SIGTERM from the parent. So
-    signals of two kinds do not count as a second one. SIGHUP reads certificates again. The log goes
-    to standard error, so there is no file to reopen.
+    signals of two kinds do not count as a second one. SIGHUP reads certificates and users
+    again. The log goes to standard error, so there is no file to reopen.
     """
 
     def __init__(self, *numbers: signal.Signals) -> None:
@@ -35,7 +35,7 @@ class StopSignals:
         """Signals that are not reported yet."""
         self._wake: Callable[[], None] = _do_nothing
         self.on_hang_up: Callable[[], bool] = _nothing_to_read
-        """Reads certificates again after a SIGHUP. Returns False if there are none."""
+        """Reads watched_files.py again after a SIGHUP. Returns False if there are none."""
 
     def __enter__(self) -> Self:
         for number in (signal.SIGHUP, *self._numbers):
@@ -68,11 +68,12 @@ class StopSignals:
             while self._arrived:
                 number = self._arrived.pop(0)
                 if number == signal.SIGHUP and self.on_hang_up():
-                    logger.info("reading certificates signal=%s", signal.Signals(number).name)
+                    name = signal.Signals(number).name
+                    logger.info("reading certificates and users signal=%s", name)
                 elif number == signal.SIGHUP:
                     logger.info(
                         "signal ignored signal=%s reason='a node reads its files only at its "
-                        "start, except certificates'",
+                        "start, except certificates and users'",
                         signal.Signals(number).name,
                     )
                 else:

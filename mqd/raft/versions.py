@@ -7,7 +7,8 @@ finalizes the new version, every node of the cluster must be able to read what a
     version 2    log entries: voter sets, too (voters.py); handshakes: version 3 only;
                  commands: disk serials, too (controller/records.py)
     version 3    commands: SCRAM credentials, ACLs and client quotas, too (controller/records.py);
-                 listeners of brokers (controller/endpoints.py)
+                 listeners of brokers (controller/endpoints.py); subscriptions of client metrics
+                 (controller/configs.py)
 
 A node knows the version from the metadata that it has applied. Its quorum-state has the highest one
 that it ever applied, because after a restart it applies the log only when it knows a leader. A
@@ -48,6 +49,11 @@ def allows_security(version: int) -> bool:
 
 def allows_endpoints(version: int) -> bool:
     """Whether commands and snapshots may contain the listeners of brokers."""
+    return version >= 3
+
+
+def allows_client_metrics(version: int) -> bool:
+    """Whether commands and snapshots may contain subscriptions of client metrics."""
     return version >= 3
 
 

@@ -11,10 +11,16 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from mqd.config import ConfigError, NodeConfig, PeerNode, Source
+from mqd.config import (
+    DEFAULT_LISTENER,
+    PEER_LISTENER_NAME,
+    ConfigError,
+    NodeConfig,
+    PeerNode,
+    Source,
+)
 
-DEFAULT_LISTENER: Final = "PLAINTEXT"
-PEER_LISTENER: Final = "PEER"
+PEER_LISTENER: Final = PEER_LISTENER_NAME.upper()
 """The name of the peer listener in `listener.name.peer.*`. No client listener may have it."""
 _WILDCARDS = ("", "0.0.0.0", "::")
 

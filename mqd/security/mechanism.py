@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
 
 PLAIN: Final = "PLAIN"
 SCRAM_SHA_256: Final = "SCRAM-SHA-256"
@@ -23,6 +24,15 @@ class LoginFailed(Exception):
         self.message = message
 
 
+class PendingAnswer(NamedTuple):
+    """The answer to a token depends on work that takes milliseconds."""
+
+    work: Callable[[], bool]
+    """May run in a thread."""
+    conclude: Callable[[bool], bytes]
+    """The response to the token, by the result of the work. Raises LoginFailed."""
+
+
 class MechanismServer(Protocol):
     """The server's side of one login."""
 
@@ -32,6 +42,6 @@ class MechanismServer(Protocol):
     expires_at_ms: int | None
     """When the credential expires, in milliseconds since the Unix epoch. None: never."""
 
-    def respond(self, token: bytes, now_ms: int) -> bytes:
+    def respond(self, token: bytes, now_ms: int) -> bytes | PendingAnswer:
         """The response to a token of the client. Raises LoginFailed, which ends the login."""
         ...

@@ -1,7 +1,7 @@
 """Whether a certificate is that of a node of this cluster, for mutual TLS between nodes. A core.
 
 A certificate of `mqctl cert init` names the cluster and the node in a URI, `mqd://CLUSTER/nodes/1`.
-One of another authority may name the host of the node instead, as the peers file has it.
+One of another CA may name the host of the node instead, as the peers file has it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 """The server's side of SASL/PLAIN (RFC 4616), and its users from a JAAS string. A core.
+hashed_users.py has users from a file.
 
 The passwords of the users are not kept: at the start, each becomes a hash with a key that exists in
 this process only. So a check costs microseconds, and a copy of the table is of no use elsewhere.
@@ -10,9 +11,9 @@ from __future__ import annotations
 import hmac
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import Final
+from typing import Final, Protocol
 
-from mqd.security.mechanism import LoginFailed
+from mqd.security.mechanism import LoginFailed, PendingAnswer
 
 USER_OPTION_PREFIX: Final = "user_"
 """`user_alice="secret"` in a JAAS string is the user alice."""
@@ -22,8 +23,34 @@ _TOKEN_BYTES_MAX: Final = 64 * 1024
 _INVALID: Final = "Authentication failed: Invalid username or password"
 
 
+class SlowCheck(Protocol):
+    """A check of a password that takes milliseconds."""
+
+    def run(self) -> bool:
+        """Whether the password is right. May run in a thread."""
+        ...
+
+    def remember(self) -> None:
+        """The password was right: the next check of it is quick."""
+        ...
+
+
+class PlainTable(Protocol):
+    """Users and what verifies their passwords."""
+
+    def check(self, user: str, password: str) -> bool | SlowCheck:
+        """Whether this is the password of the user."""
+        ...
+
+
+def keyed_hash(key: bytes, user: str, password: str) -> bytes:
+    """Of a password, with a key of this process."""
+    # neither contains NUL: it separates them in a token
+    return hmac.digest(key, f"{user}\0{password}".encode("utf-8", "surrogatepass"), sha256)
+
+
 class PlainUsers:
-    """Users and the keyed hashes of their passwords."""
+    """The users of a JAAS string, and the keyed hashes of their passwords."""
 
     __slots__ = ("_hashes", "_key", "_unknown")
 
@@ -31,22 +58,19 @@ class PlainUsers:
         """`key`: at least 16 random bytes."""
         assert len(key) >= 16
         self._key = key
-        self._hashes = {user: self._hash(user, password) for user, password in passwords.items()}
+        self._hashes = {
+            user: keyed_hash(key, user, password) for user, password in passwords.items()
+        }
         self._unknown = hmac.digest(key, b"unknown", sha256)
         """Equals the hash of no password."""
 
     def __len__(self) -> int:
         return len(self._hashes)
 
-    def verify(self, user: str, password: str) -> bool:
+    def check(self, user: str, password: str) -> bool:
         """Whether this is the password of the user."""
-        found = self._hash(user, password)
+        found = keyed_hash(self._key, user, password)
         return hmac.compare_digest(self._hashes.get(user, self._unknown), found)
-
-    def _hash(self, user: str, password: str) -> bytes:
-        # neither contains NUL: it separates them in a token
-        text = f"{user}\0{password}"
-        return hmac.digest(self._key, text.encode("utf-8", "surrogatepass"), sha256)
 
 
 def users_of(options: Mapping[str, str]) -> dict[str, str]:
@@ -63,13 +87,13 @@ class PlainServer:
 
     __slots__ = ("_users", "expires_at_ms", "is_complete", "user")
 
-    def __init__(self, users: PlainUsers) -> None:
+    def __init__(self, users: PlainTable) -> None:
         self._users = users
         self.user: str | None = None
         self.is_complete = False
         self.expires_at_ms: int | None = None
 
-    def respond(self, token: bytes, now_ms: int) -> bytes:
+    def respond(self, token: bytes, now_ms: int) -> bytes | PendingAnswer:
         """Raises LoginFailed with the sentences of Kafka."""
         if len(token) > _TOKEN_BYTES_MAX:
             raise LoginFailed(f"a token of {len(token)} bytes", _INVALID)
@@ -83,7 +107,20 @@ class PlainServer:
             if not value:
                 message = f"Authentication failed: {name} not specified"
                 raise LoginFailed(message, message)
-        if not self._users.verify(self.user, password):
+        check = self._users.check(self.user, password)
+        if isinstance(check, bool):
+            return self._conclude(check, authorization_id)
+
+        def conclude(is_right: bool) -> bytes:
+            if is_right:
+                check.remember()
+            return self._conclude(is_right, authorization_id)
+
+        return PendingAnswer(check.run, conclude)
+
+    def _conclude(self, is_right: bool, authorization_id: str) -> bytes:
+        """Raises LoginFailed."""
+        if not is_right:
             raise LoginFailed("unknown user or wrong password", _INVALID)
         if authorization_id not in ("", self.user):
             message = (

@@ -36,8 +36,10 @@ USER_ENTITY: Final = "user"
 CLIENT_ENTITY: Final = "client-id"
 IP_ENTITY: Final = "ip"
 
-Entity = tuple[tuple[str, str | None], ...]
-"""Pairs of type and name, sorted by type. A name of None is the default of its type."""
+QuotaEntity = tuple[tuple[str, str | None], ...]
+"""Whom a quota limits: pairs of entity type ("user", "client-id" or "ip") and name, sorted by type.
+A name of None is the default of its type. Example: `(("client-id", None), ("user", "alice"))`.
+"""
 Bucket = tuple[str, str | None, str | None]
 """A budget: the key of the quota, the user and the client id that it counts. None: all."""
 
@@ -46,7 +48,7 @@ BUDGETS_MAX: Final = 10_000
 client chooses its client id, and could otherwise fill the memory."""
 RESOLVED_MAX: Final = 10_000
 THROTTLE_MS_MAX: Final = 2**31 - 1
-"""The longest throttle time that a response can have."""
+"""Maximum of `throttle_time_ms`. A quota near 0 would need more, up to infinity."""
 
 BudgetT = TypeVar("BudgetT")
 
@@ -62,21 +64,23 @@ class Quota(NamedTuple):
 class QuotaTable:
     """The quotas in the metadata, by entity."""
 
-    def __init__(self, quotas: Mapping[Entity, Mapping[str, float]] = MappingProxyType({})) -> None:
+    def __init__(
+        self, quotas: Mapping[QuotaEntity, Mapping[str, float]] = MappingProxyType({})
+    ) -> None:
         self.keys: frozenset[str] = frozenset()
         """The keys that any entity has. A client has no quota of another key."""
-        self._quotas: dict[Entity, Mapping[str, float]] = {}
+        self._quotas: dict[QuotaEntity, Mapping[str, float]] = {}
         self._counts: Counter[str] = Counter()
         """How many entities have each key."""
         self._resolved: dict[tuple[str, str, str], Quota | None] = {}
-        self._of_addresses: dict[str, dict[Entity, Mapping[str, float]]] = {}
+        self._of_addresses: dict[str, dict[QuotaEntity, Mapping[str, float]]] = {}
         """By the address in one spelling: `0:0:0:0:0:0:0:1` is `::1`. Of several spellings, the
         largest text applies, on every node.
         """
         for entity, limits in quotas.items():
             self.change(entity, limits)
 
-    def change(self, entity: Entity, limits: Mapping[str, float] | None) -> None:
+    def change(self, entity: QuotaEntity, limits: Mapping[str, float] | None) -> None:
         """Set the quotas of an entity, or remove them. The cost does not depend on the others."""
         self._counts.subtract(self._quotas.pop(entity, {}).keys())
         if limits:
@@ -135,7 +139,7 @@ class QuotaTable:
             else self._limit(CONNECTION_CREATION_RATE, ((IP_ENTITY, None),))
         )
 
-    def _limit(self, key: str, entity: Entity) -> float | None:
+    def _limit(self, key: str, entity: QuotaEntity) -> float | None:
         limits = self._quotas.get(entity)
         return limits.get(key) if limits is not None else None
 
@@ -197,7 +201,8 @@ class TokenBucket:
 
     def refill(self, limit: float, window: Window, now_ms: float) -> float:
         """The tokens at `now_ms`."""
-        added = limit * max(0.0, now_ms - self._updated_ms) / 1000
+        elapsed_ms = max(0.0, now_ms - self._updated_ms)
+        added = limit * elapsed_ms / 1000 if elapsed_ms else 0.0  # an infinite quota times 0 is NaN
         self._tokens = min(self._tokens + added, self._burst(limit, window))
         self._updated_ms = now_ms
         return self._tokens
@@ -209,7 +214,7 @@ class TokenBucket:
         """How long until the count is no longer negative. Call `refill` first."""
         if self._tokens >= 0:
             return 0
-        return _rounded_ms(-self._tokens / limit * 1000) if limit > 0 else 60_000
+        return _milliseconds(-self._tokens / limit * 1000) if limit > 0 else 60_000
 
 
 class ClientQuotas:
@@ -253,8 +258,8 @@ class ClientQuotas:
             return 0
         limit_ms = self._window.sample_ms if key == REQUEST_PERCENTAGE else float("inf")
         if quota.limit <= 0:
-            return round(min(limit_ms, self._window.samples * self._window.sample_ms))
-        return _rounded_ms(min(limit_ms, (measured - quota.limit) / quota.limit * elapsed_ms))
+            return _milliseconds(min(limit_ms, self._window.samples * self._window.sample_ms))
+        return _milliseconds(min(limit_ms, (measured - quota.limit) / quota.limit * elapsed_ms))
 
     def _rate_of(self, bucket: Bucket) -> Rate:
         return _budget(self._rates, bucket, lambda: Rate(self._window))
@@ -294,9 +299,8 @@ class ClientQuotas:
         return _budget(self._buckets, name, lambda: TokenBucket(limit, window, now_ms))
 
 
-def _rounded_ms(milliseconds: float) -> int:
-    """At most THROTTLE_MS_MAX: the time for a tiny quota may exceed every number."""
-    return round(min(milliseconds, THROTTLE_MS_MAX))
+def _milliseconds(time_ms: float) -> int:
+    return round(min(time_ms, THROTTLE_MS_MAX))
 
 
 def _budget(

@@ -28,6 +28,8 @@ _MODULES: Final = {
 }
 _VALIDATORS: Final = ("OAuthBearerValidatorCallbackHandler",)
 """Classes of Kafka whose work mqd does."""
+USERS_FILE_OPTION: Final = "users_file"
+"""Of a PlainLoginModule. Apache Kafka ignores it."""
 _URL_SCHEMES: Final = ("file://", "https://", "http://")
 
 
@@ -49,7 +51,9 @@ class SaslOptions:
     mechanisms: tuple[str, ...]
     """In the order of `sasl.enabled.mechanisms`."""
     passwords: Mapping[str, str] = field(repr=False)
-    """Users of PLAIN."""
+    """Users of PLAIN in the JAAS string."""
+    users_file: str | None
+    """A file with hashes of the passwords of PLAIN instead (hashed_users.py)."""
     max_reauth_ms: Mapping[str, int]
     """`connections.max.reauth.ms` of each mechanism. 0: no limit."""
     receive_bytes_max: int
@@ -85,6 +89,7 @@ def sasl_options(config: NodeConfig, listener: str) -> SaslOptions:
         listener=listener,
         mechanisms=mechanisms,
         passwords=_passwords(plain, where, listener) if PLAIN in modules else {},
+        users_file=None if plain is None else plain.options.get(USERS_FILE_OPTION),
         max_reauth_ms={
             each: _integer(_setting(config, listener, each, "connections.max.reauth.ms"))
             for each in mechanisms
@@ -130,11 +135,17 @@ def _login_module(config: NodeConfig, listener: str, mechanism: str) -> LoginMod
 
 def _passwords(module: LoginModule | None, where: str, listener: str) -> dict[str, str]:
     found = {} if module is None else users_of(module.options)
-    if not found:
+    users_file = None if module is None else module.options.get(USERS_FILE_OPTION)
+    if users_file is not None and (found or not users_file):
+        raise ConfigError(
+            f"{where}: the JAAS string of PLAIN has {USERS_FILE_OPTION} and users, or an empty "
+            f"{USERS_FILE_OPTION}: move the users to one file, with `mqd storage hash-password`"
+        )
+    if not found and users_file is None:
         raise ConfigError(
             f"{where}: PLAIN has no users: set listener.name.{listener.lower()}.plain.sasl.jaas."
             'config=org.apache.kafka.common.security.plain.PlainLoginModule required user_NAME="'
-            '...";'
+            f'...";, or {USERS_FILE_OPTION}="/path/of/a/file"'
         )
     for user, password in found.items():
         if not password or "\0" in user + password:

@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from mqd.errors import ErrorCode
-from mqd.security.mechanism import LoginFailed, MechanismServer
+from mqd.security.mechanism import LoginFailed, MechanismServer, PendingAnswer
 from mqd.security.principal import USER, Principal
 
 REAUTHENTICATION_SECONDS_MIN: Final = 1.0
@@ -168,8 +168,9 @@ class SaslSession:
         self._server = self._new_server(mechanism)
         return ErrorCode.NONE
 
-    def on_token(self, token: bytes, now: float, now_ms: int) -> Answer:
-        """A token. `now`: monotonic seconds; `now_ms`: milliseconds since the Unix epoch.
+    def on_token(self, token: bytes, now: float, now_ms: int) -> Answer | PendingAnswer:
+        """A token. `now`: monotonic seconds; `now_ms`: milliseconds since the Unix epoch. After a
+        pending answer, call `on_work_done` before the next token.
 
         Raises LoginFailed; then the connection must be closed.
         """
@@ -178,13 +179,33 @@ class SaslSession:
             raise LoginFailed("re-authentication with another mechanism")
         server = self._server
         assert self.state is State.AUTHENTICATE and server is not None
+        return self._answer(server, lambda: server.respond(token, now_ms), now, now_ms)
+
+    def on_work_done(
+        self, pending: PendingAnswer, result: bool, now: float, now_ms: int
+    ) -> Answer | PendingAnswer:
+        """The work of the last token has this result. As `on_token`."""
+        server = self._server
+        assert self.state is State.AUTHENTICATE and server is not None
+        return self._answer(server, lambda: pending.conclude(result), now, now_ms)
+
+    def _answer(
+        self,
+        server: MechanismServer,
+        respond: Callable[[], bytes | PendingAnswer],
+        now: float,
+        now_ms: int,
+    ) -> Answer | PendingAnswer:
+        """Raises LoginFailed."""
         try:
-            answer = server.respond(token, now_ms)
+            answer = respond()
             if server.is_complete:
                 self._check_unchanged(server)
         except LoginFailed:
             self.fail()
             raise
+        if isinstance(answer, PendingAnswer):
+            return answer
         if not server.is_complete:
             self._move(Event.CHALLENGE)
             return Answer(answer, 0)

@@ -3,9 +3,10 @@ the client's side, and new credentials. A core.
 
 As in Kafka, user names and passwords are UTF-8 without SASLprep.
 
-An unknown user gets a salt that depends on the name and a secret of the cluster, so it is the same
-at each attempt and on each node. The login fails at the proof, as with a wrong password: messages
-and time do not show which users exist. Apache Kafka refuses an unknown user one message earlier.
+An unknown user gets a salt and iterations that depend on the name and a secret of the cluster, so
+they are the same at each attempt and on each node. They look like those of existing users
+(scram_shapes.py). The login fails at the proof, as with a wrong password: messages and time do not
+show which users exist. Apache Kafka refuses an unknown user one message earlier.
 """
 
 from __future__ import annotations
@@ -20,14 +21,16 @@ from typing import Final, NamedTuple
 
 from mqd.security.mechanism import SCRAM_SHA_256, SCRAM_SHA_512, LoginFailed
 from mqd.security.scram_credentials import ScramCredential, ScramMechanism
+from mqd.security.scram_shapes import KAFKA_SALT_BITS, ScramShape, ScramShapes
 
 ITERATIONS_MIN: Final = 4_096
 ITERATIONS_MAX: Final = 16_384
 """Kafka's bounds. Above the maximum, a login would cost a client more than 10 ms."""
-NONCE_BITS: Final = 130
+NONCE_BITS: Final = KAFKA_SALT_BITS
 """Of nonces and salts, as in Kafka: 26 characters."""
-_FAKE_ITERATIONS = ITERATIONS_MIN
-"""The default of Kafka's tools and of mqctl, so most users have it."""
+_DEFAULT_SHAPE = ScramShape(ITERATIONS_MIN, 0)
+"""That of credentials by Kafka's tools and mqctl, for a cluster without credentials."""
+_DIGEST_BITS = 256
 MESSAGE_BYTES_MAX: Final = 16 * 1024
 
 HASHES: Final = {ScramMechanism.SHA_256: "sha256", ScramMechanism.SHA_512: "sha512"}
@@ -160,20 +163,29 @@ def _encoded(data: bytes) -> str:
 class FakeCredentials:
     """Credentials of users that do not exist."""
 
-    __slots__ = ("_secret",)
+    __slots__ = ("_secret", "_shapes")
 
-    def __init__(self, secret: bytes) -> None:
-        """`secret`: random bytes, the same on all nodes and after a restart."""
+    def __init__(self, secret: bytes, shapes: Callable[[], ScramShapes]) -> None:
+        """`secret`: random bytes, the same on all nodes and after a restart. `shapes()`: those of
+        the credentials that exist.
+        """
         assert len(secret) >= 16
         self._secret = secret
+        self._shapes = shapes
 
     def of(self, user: str, mechanism: ScramMechanism) -> ScramCredential:
-        """The same for the same name. It looks like a credential of Kafka's tools."""
+        """The same for the same name. It looks like one of the credentials that exist."""
         name = f"{NAMES[mechanism]}\0{user}".encode("utf-8", "surrogatepass")
         digest = hmac.digest(self._secret, name, sha256)
-        salt = text_of_bits(int.from_bytes(digest, "big") >> (256 - NONCE_BITS)).encode()
+        place = int.from_bytes(hmac.digest(self._secret, b"shape\0" + name, sha256), "big")
+        shape = self._shapes().at(mechanism, place, _DIGEST_BITS) or _DEFAULT_SHAPE
+        if shape.salt_bytes:
+            salt = hashlib.shake_256(digest).digest(shape.salt_bytes)
+        else:
+            number = int.from_bytes(digest, "big") >> (_DIGEST_BITS - KAFKA_SALT_BITS)
+            salt = text_of_bits(number).encode()
         key = digest if mechanism is ScramMechanism.SHA_256 else digest + digest
-        return ScramCredential(_FAKE_ITERATIONS, salt, key, key)
+        return ScramCredential(shape.iterations, salt, key, key)
 
 
 class ScramServer:

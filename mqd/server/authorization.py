@@ -8,12 +8,13 @@ another node (I53). `authorizer.py` decides, `audit.py` logs.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from operator import itemgetter
 from typing import Any, TypeVar
 from uuid import UUID
 
-from mqd.config import NodeConfig
+from mqd.config import STANDARD_AUTHORIZER, NodeConfig
 from mqd.controller.delta import Delta
 from mqd.controller.image import MetadataImage
 from mqd.errors import ErrorCode, MqError
@@ -49,11 +50,20 @@ REFUSALS = {
 }
 """The error of each resource type, with Kafka's message."""
 
+logger = logging.getLogger(__name__)
+
 RowT = TypeVar("RowT")
 
 
 def authorizer_of(config: NodeConfig) -> Authorizer:
-    """The authorizer that a node's configuration asks for."""
+    """The authorizer of a configuration. Logs an error if only a part of its keys is set."""
+    if config["super.users"] and not config["authorizer.class.name"]:
+        logger.error(
+            "super.users has no effect without authorizer.class.name: every client may do "
+            "everything remedy='set authorizer.class.name=%s, or remove super.users'",
+            STANDARD_AUTHORIZER,
+            extra={"always": True},
+        )
     return Authorizer(
         parse_super_users(str(config["super.users"])),
         allow_if_no_acl=config.boolean("allow.everyone.if.no.acl.found"),

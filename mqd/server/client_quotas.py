@@ -4,7 +4,8 @@ A client beyond its quota gets its response at once, with the time for which it 
 its connection is not read for that time (KIP-219). A fetch beyond its quota returns no records. The
 quotas come from the metadata (AlterClientQuotas), `mqd/security/quotas.py` computes the times.
 
-Each node counts for itself, as in Apache Kafka. Nodes of the cluster have no quotas.
+Each node counts for itself, as in Apache Kafka; the controller counts changes of the metadata for
+all nodes (mutation_quotas.py). Nodes of the cluster have no quotas.
 """
 
 from __future__ import annotations
@@ -146,6 +147,18 @@ class NodeQuotas:
             strict=strict,
         )
         return is_allowed, self._mute(connection, throttle_ms)
+
+    def mutate_for(
+        self, principal: Principal, client_id: str, mutations: int, now: float, *, strict: bool
+    ) -> tuple[bool, int]:
+        """The same on the controller for a client of another node, which mutes its connection.
+        `now`: monotonic seconds.
+        """
+        return self._quotas.mutate(principal, client_id, mutations, now * 1000, strict=strict)
+
+    def throttle(self, connection: Throttled, throttle_ms: int) -> int:
+        """Mute the connection for a time that the controller has decided, and return that."""
+        return self._mute(connection, throttle_ms)
 
     def admits(self, address: str, now: float) -> bool:
         """Whether the quota of this address allows one more new connection at `now` (seconds)."""

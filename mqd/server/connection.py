@@ -23,7 +23,8 @@ from typing import Protocol
 
 from mqd.errors import ProtocolError
 from mqd.io.net import HANG_UP, PEER_CLOSED, READABLE, WRITABLE, Socket
-from mqd.io.tls import TlsFailed, TlsSocket
+from mqd.io.tls import TlsSocket
+from mqd.io.tls_errors import TlsFailed
 from mqd.limits import (
     FRAME_BYTES_MIN,
     IN_FLIGHT_REQUESTS_MAX,

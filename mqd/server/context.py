@@ -79,6 +79,10 @@ def _unbounded(mutations: int, *, strict: bool) -> bool:
     return True
 
 
+def _no_throttle(throttle_ms: int) -> None:
+    pass
+
+
 @dataclass(slots=True)
 class Context:
     """One request while a handler has it."""
@@ -97,6 +101,8 @@ class Context:
     client_listener: ClientListener | None = None
     """The listener on which the request came. None on the peer listener."""
     mutate: Mutate = _unbounded
+    throttle: Callable[[int], None] = _no_throttle
+    """Throttle the client for so many milliseconds, and tell it in the response."""
     waits: Callable[[], None] = lambda: None
     """Called by a handler that waits for other clients from now on, and keeps nothing large."""
     is_wanted: Callable[[], bool] = lambda: True

@@ -277,6 +277,7 @@ class Dispatcher:
             connection.principal,
             connection.client_listener,
             partial(self._mutate, connection),
+            partial(self._throttle, connection),
             waits,
             lambda: connection.open,
         )
@@ -286,6 +287,10 @@ class Dispatcher:
         is_allowed, throttle_ms = self._quotas.mutate(connection, mutations, strict=strict)
         connection.throttle_ms = max(connection.throttle_ms, throttle_ms)
         return is_allowed
+
+    def _throttle(self, connection: Connection, throttle_ms: int) -> None:
+        throttle_ms = self._quotas.throttle(connection, throttle_ms)
+        connection.throttle_ms = max(connection.throttle_ms, throttle_ms)
 
     async def _respond_to_large(
         self,

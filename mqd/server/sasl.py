@@ -1,14 +1,14 @@
 """The SASL logins of all listeners of a node: their options, users and keys.
 
-The table of PLAIN users is made at the start. SCRAM credentials are looked up in the metadata at
-each login, so a change is effective at once.
+The table of PLAIN users is made at the start, and again when its file changes. SCRAM credentials
+are looked up in the metadata at each login, so a change is effective at once.
 """
 
 from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import trio
@@ -17,8 +17,9 @@ from mqd.controller.image import MetadataImage
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk
 from mqd.io.entropy import Entropy
+from mqd.security.hashed_users import HashedUsers
 from mqd.security.mechanism import OAUTHBEARER, PLAIN, MechanismServer
-from mqd.security.plain import PlainServer, PlainUsers
+from mqd.security.plain import PlainServer, PlainTable, PlainUsers
 from mqd.security.sasl_options import SaslOptions
 from mqd.security.sasl_session import SaslSession
 from mqd.security.scram import BY_NAME, NONCE_BITS, FakeCredentials, ScramServer, text_of_bits
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SHOWN_CHARACTERS_MAX = 64
+PASSWORD_CHECK_THREADS = 1
+"""An attacker with wrong passwords keeps one core busy, and not the event loop."""
 
 
 class SaslListener:
@@ -38,7 +41,13 @@ class SaslListener:
     def __init__(self, service: SaslService, options: SaslOptions) -> None:
         self._service = service
         self.options = options
-        self._plain = PlainUsers(options.passwords, service.random_bytes(32))
+        self.hashed_users: HashedUsers | None = None
+        """Users of PLAIN, if they are in a file (node/users_file.py)."""
+        self._plain: PlainTable
+        if options.users_file is not None:
+            self._plain = self.hashed_users = HashedUsers(service.random_bytes(32), service.secret)
+        else:
+            self._plain = PlainUsers(options.passwords, service.random_bytes(32))
         self.verifier: TokenVerifier | None = None
         if OAUTHBEARER in options.mechanisms:
             from mqd.server.key_sets import TokenVerifier
@@ -91,13 +100,23 @@ class SaslService:
         self.clock = clock
         self.disk = disk
         key = secret if secret is not None else self.random_bytes(32)
-        self.fakes = FakeCredentials(hmac.digest(key, b"salts of unknown users", "sha256"))
+        self.secret = hmac.digest(key, b"salts of unknown users", "sha256")
+        self.fakes = FakeCredentials(self.secret, lambda: self.image().scram_shapes)
+        self._checks = trio.CapacityLimiter(PASSWORD_CHECK_THREADS)
         self._listeners = {name: SaslListener(self, each) for name, each in options.items()}
         self.failures = 0
         """Logins that failed."""
 
     def listener(self, name: str) -> SaslListener:
         return self._listeners[name]
+
+    @property
+    def listeners(self) -> Iterable[SaslListener]:
+        return self._listeners.values()
+
+    async def work(self, work: Callable[[], bool]) -> bool:
+        """Do it in a thread. Checks of passwords wait for one another, in their order."""
+        return await self.disk.offload(work, limiter=self._checks)
 
     def random_bits(self, count: int) -> int:
         return self.entropy.below(1 << count)

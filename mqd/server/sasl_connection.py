@@ -21,9 +21,9 @@ from mqd.limits import FRAME_BYTES_MIN, SASL_REQUESTS_MAX
 from mqd.protocol import apis
 from mqd.protocol.request_header import RequestHeader, decode_request_header
 from mqd.protocol.schema import Api, encode_response_header
-from mqd.security.mechanism import LoginFailed
+from mqd.security.mechanism import LoginFailed, PendingAnswer
 from mqd.security.principal import Principal
-from mqd.security.sasl_session import State
+from mqd.security.sasl_session import Answer, State
 from mqd.server.sasl import SaslListener, SaslService
 from mqd.server.send_queue import Part
 
@@ -193,38 +193,83 @@ class SaslConnection:
         now: float,
     ) -> None:
         """`header`: of the SaslAuthenticate request; None for a bare token."""
-        session = self.session
-        is_wrong_mechanism = session.state is State.WRONG_MECHANISM
+        session, now_ms = self.session, self._service.clock.wall_ms()
+        has_response = header is not None and session.state is not State.WRONG_MECHANISM
         try:
-            answer = session.on_token(bytes(token), now, self._service.clock.wall_ms())
+            answer = session.on_token(bytes(token), now, now_ms)
         except LoginFailed as error:
-            parts: list[Part] = []
-            if header is not None and not is_wrong_mechanism:
-                response = {
-                    "error_code": int(ErrorCode.SASL_AUTHENTICATION_FAILED),
-                    "error_message": session.message_for_client(error),
-                }
-                parts = _parts(_AUTHENTICATE_API, header, response)
-            self._fail(connection, str(error), parts)
+            self._refuse(connection, header if has_response else None, error)
             return
-        if header is None:
-            connection.slot().complete([_LENGTH(len(answer.token)) + answer.token])
+        if isinstance(answer, PendingAnswer):
+            connection.barrier = True
+            self._spawn(self._answer_later, connection, connection.slot(), header, answer)
         else:
-            response = {
-                "error_code": 0,
-                "auth_bytes": answer.token,
-                "session_lifetime_ms": answer.session_lifetime_ms,
-            }
-            connection.slot().complete(_parts(_AUTHENTICATE_API, header, response))
+            self._answer(connection, connection.slot(), header, answer)
+
+    async def _answer_later(
+        self,
+        connection: Connection,
+        slot: Slot,
+        header: RequestHeader | None,
+        pending: PendingAnswer,
+    ) -> None:
+        """A task that does the work of a token. The next request waits for it."""
+        result = await self._service.work(pending.work)
+        if not connection.open:
+            return
+        clock, session = self._service.clock, self.session
+        try:
+            answer = session.on_work_done(pending, result, clock.monotonic(), clock.wall_ms())
+        except LoginFailed as error:
+            self._refuse(connection, header, error, slot)
+            return
+        assert isinstance(answer, Answer)
+        connection.barrier = False
+        self._answer(connection, slot, header, answer)
+
+    def _answer(
+        self, connection: Connection, slot: Slot, header: RequestHeader | None, answer: Answer
+    ) -> None:
+        session = self.session
         if session.state is State.COMPLETE:
             assert session.principal is not None
             self._requests = 0
             self.ready_until = session.expires_at
             connection.logged_in(session.principal)
+        if header is None:
+            slot.complete([_LENGTH(len(answer.token)) + answer.token])
+            return
+        response = {
+            "error_code": 0,
+            "auth_bytes": answer.token,
+            "session_lifetime_ms": answer.session_lifetime_ms,
+        }
+        slot.complete(_parts(_AUTHENTICATE_API, header, response))
+
+    def _refuse(
+        self,
+        connection: Connection,
+        header: RequestHeader | None,
+        error: LoginFailed,
+        slot: Slot | None = None,
+    ) -> None:
+        """`header`: of the request that gets a response. `slot`: its place in the queue, if it has
+        one.
+        """
+        parts: list[Part] = []
+        if header is not None:
+            response = {
+                "error_code": int(ErrorCode.SASL_AUTHENTICATION_FAILED),
+                "error_message": self.session.message_for_client(error),
+            }
+            parts = _parts(_AUTHENTICATE_API, header, response)
+        self._fail(connection, str(error), parts, slot)
 
     # -- the end of a failed login
 
-    def _fail(self, connection: Connection, reason: str, parts: list[Part]) -> None:
+    def _fail(
+        self, connection: Connection, reason: str, parts: list[Part], slot: Slot | None = None
+    ) -> None:
         """Log it, send `parts` after the delay, and close the connection. Its later requests are
         not read.
         """
@@ -237,7 +282,7 @@ class SaslConnection:
             reason,
         )
         connection.barrier = True
-        slot = connection.slot()
+        slot = slot or connection.slot()
         delay_seconds = self._listener.options.failure_delay_ms / 1000
         self._spawn(_close_later, connection, slot, parts, delay_seconds)
 

@@ -67,7 +67,14 @@ SERVED = (
 name of its API. Produce is served to clients only.
 """
 
-SERVED_TO_CLIENTS = ("sasl_authenticate", "sasl_handshake")
+SERVED_TO_CLIENTS = (
+    "create_delegation_token",
+    "describe_delegation_token",
+    "expire_delegation_token",
+    "renew_delegation_token",
+    "sasl_authenticate",
+    "sasl_handshake",
+)
 """APIs that only clients may use, besides Produce."""
 
 SERVED_TO_PEERS = (

@@ -269,7 +269,7 @@ class Server:
     ) -> None:
         while True:
             sock = await listener.accept()
-            if await self._quotas.admits(sock, kind):
+            if await self._quotas.admits(sock, client_listener):
                 self.now = self._node.clock.monotonic()
                 connection = Connection(self, sock, kind, self.now, client_listener)
                 if client_listener is not None and client_listener.protocol.has_sasl:

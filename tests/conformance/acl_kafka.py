@@ -170,7 +170,7 @@ async def _answers_of(asked: list[Case], port: int) -> Answers:
         while not await prepare_groups(admin):
             assert time.monotonic() < deadline, "the coordinators do not load"
             await trio.sleep(0.1)
-        await _until_acls_apply(asked, port)
+        await until_acls_apply(asked, port)
         for case in asked:
             scenario = case.scenario
             request = substituted(scenario.request, case.user, ids_of(case, ids))
@@ -200,7 +200,7 @@ async def _answers_of(asked: list[Case], port: int) -> Answers:
     return found, versions
 
 
-async def _until_acls_apply(asked: list[Case], port: int) -> None:
+async def until_acls_apply(asked: list[Case], port: int) -> None:
     """Wait until the broker has the last ACL: it learns of them after the controller."""
     last = [case for case in asked if case.title.endswith("allow ALL")][-1]
     for _ in range(600):

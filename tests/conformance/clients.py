@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import re
 import subprocess
 import time
 from abc import ABC, abstractmethod
@@ -352,6 +353,16 @@ def kcat(address: str, *arguments: str, stdin: bytes | None = None) -> bytes:
             f"{done.stderr.decode(errors='replace')}"
         )
     return done.stdout
+
+
+def kcat_knows_scram() -> bool:
+    """Whether the librdkafka of kcat sends the nonce that RFC 5802 demands. Before 2.6.1 it does
+    not, and Apache Kafka 4 refuses it (librdkafka#4895).
+    """
+    shown = subprocess.run(["kcat", "-V"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"librdkafka (\d+)\.(\d+)\.(\d+)", shown)
+    assert found is not None, shown
+    return tuple(map(int, found.groups())) >= (2, 6, 1)
 
 
 def kcat_json(address: str, *arguments: str) -> list[dict[str, Any]]:

@@ -24,6 +24,7 @@ from chaos.ensemble import Ensemble, ensemble
 from chaos.node import Node
 
 from .classic_members import Members
+from .secured_cluster import SecuredCluster, matrix_users, secured_cluster
 from .wire import Wire, create_topic, found_coordinator, has_leaders, until
 
 RACKS = {1: "a", 2: "b", 3: "c"}
@@ -97,6 +98,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             continue
         item.add_marker(pytest.mark.conformance)
         item.add_marker(pytest.mark.filterwarnings(LEFT_BEHIND))
+        is_slow_to_start = config.getoption("--kind", default="mqd") == "kafka"
+        if is_slow_to_start and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(CLUSTER_TIMEOUT_S))
         if item.path.name.startswith("test_cluster_"):
             item.add_marker(pytest.mark.timeout(CLUSTER_TIMEOUT_S))
             if cluster_is_foreign:
@@ -247,6 +251,16 @@ def three_nodes(
             options=(*OPTIONS, *GROUP_OPTIONS),
         )
     ) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def secured_nodes(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SecuredCluster]:
+    """Three nodes with every security protocol and mechanism."""
+    directory, kind = tmp_path_factory.mktemp("secured"), request.config.getoption("--kind")
+    with secured_cluster(kind, directory, matrix_users()) as cluster:
         yield cluster
 
 

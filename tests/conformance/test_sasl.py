@@ -10,9 +10,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
+import signal
 import socket
 import struct
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -27,10 +30,14 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from chaos.node import KafkaNode, Node, free_ports
 from tests.tls_files import write_texts
 
+from .broker_log import KAFKA_LOGS_FAILURES, log_has
+from .clients import kcat, kcat_knows_scram
 from .conftest import GROUP_OPTIONS
+from .wire import until
 
-LISTENERS = ("PLAINTEXT", "SASL", "SHORT", "TLS")
-"""TLS is SASL_SSL. SHORT ends sessions after REAUTH_MS, and enables PLAIN only."""
+LISTENERS = ("PLAINTEXT", "SASL", "SHORT", "TLS", "UNSIGNED", "FILE")
+"""TLS is SASL_SSL. SHORT ends sessions after REAUTH_MS, and enables PLAIN only. UNSIGNED
+accepts tokens without a signature. FILE has users of PLAIN in a file."""
 REAUTH_MS = 2_000
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 USER, PASSWORD = "alice", 'al"ice, s3cret='
@@ -45,21 +52,14 @@ class Secured:
     files: dict[str, Path]
     node: Node | None
     """None: Apache Kafka."""
+    kafka_home: Path | None = None
 
     def address(self, listener: str = "SASL") -> str:
         return f"127.0.0.1:{self.ports[listener]}"
 
     def log_has(self, *words: str) -> bool:
-        """Whether mqd has logged a line with these words by now; always for another broker."""
-        deadline = time.monotonic() + 5
-        while self.node is not None:
-            lines = self.node.stderr().splitlines()
-            if any(all(word in line for word in words) for line in lines):
-                return True
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.05)
-        return True
+        """Whether the broker logs a line with these words, soon."""
+        return log_has(self.node, self.kafka_home, *words)
 
 
 def options_of(
@@ -71,7 +71,15 @@ def options_of(
     lines = [
         "listeners=" + ",".join(f"{name}://127.0.0.1:{ports[name]}" for name in LISTENERS) + extra,
         "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
-        "SASL:SASL_PLAINTEXT,SHORT:SASL_PLAINTEXT,TLS:SASL_SSL",
+        "SASL:SASL_PLAINTEXT,SHORT:SASL_PLAINTEXT,TLS:SASL_SSL,UNSIGNED:SASL_PLAINTEXT,"
+        "FILE:SASL_PLAINTEXT",
+        "listener.name.file.sasl.enabled.mechanisms=PLAIN",
+        f"listener.name.file.plain.sasl.jaas.config={security}.plain.PlainLoginModule required "
+        f'users_file="{key_set.parent / "users"}";',
+        "listener.name.unsigned.sasl.enabled.mechanisms=OAUTHBEARER",
+        f"listener.name.unsigned.oauthbearer.sasl.jaas.config={security}.oauthbearer."
+        "OAuthBearerLoginModule required;",
+        "listener.name.unsigned.oauthbearer.sasl.oauthbearer.allow.unsigned.tokens=true",
         "listener.name.tls.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512",
         "listener.name.tls.ssl.keystore.type=PEM",
         f"listener.name.tls.ssl.keystore.location={files['node']}",
@@ -107,6 +115,7 @@ def secured(
     row = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(KEY.public_key()))
     key_set.write_text(json.dumps({"keys": [{**row, "kid": "k1", "use": "sig", "alg": "RS256"}]}))
     files = write_texts(directory)
+    hash_password(directory / "users", USER, PASSWORD)
     first, controller, *others = free_ports(len(LISTENERS) + 1)
     ports = dict(zip(LISTENERS, (first, *others), strict=True))
     if request.config.getoption("--kind") == "kafka":
@@ -116,12 +125,12 @@ def secured(
         options += [f"advertised.listeners={advertised}", "inter.broker.listener.name=PLAINTEXT"]
         options = [each.replace("\\", "\\\\") for each in options]  # a properties file
         allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={key_set.as_uri()}"
-        environment = {**os.environ, "JAVA_TOOL_OPTIONS": allowed}
+        environment = {**os.environ, "JAVA_TOOL_OPTIONS": f"{allowed} {KAFKA_LOGS_FAILURES}"}
         script = str(KafkaNode.SCRIPT)
         command = [script, "start", "1", str(first), str(home), *options]
         subprocess.run(command, check=True, env=environment)
         try:
-            made = Secured(ports, files, None)
+            made = Secured(ports, files, None, home)
             _create_users(made)
             yield made
         finally:
@@ -138,8 +147,22 @@ def secured(
             node.stop()
 
 
+def hash_password(file: Path, user: str, password: str) -> None:
+    """Write a user of PLAIN, with the command of mqd."""
+    subprocess.run(
+        [sys.executable, "-m", "mqd", "storage", "hash-password", user, "--file", str(file)],
+        check=True,
+        env={**os.environ, "MQD_USER_PASSWORD": password},
+    )
+
+
 def _create_users(secured: Secured) -> None:
-    """SCRAM credentials, by librdkafka's admin client."""
+    for mechanism in ("SCRAM_SHA_256", "SCRAM_SHA_512"):
+        _create_user(secured, mechanism, USER, 4096)
+
+
+def _create_user(secured: Secured, mechanism: str, user: str, iterations: int) -> str:
+    """A SCRAM credential, by librdkafka's admin client. Returns the user."""
     from confluent_kafka.admin import (
         AdminClient,
         ScramCredentialInfo,
@@ -148,11 +171,11 @@ def _create_users(secured: Secured) -> None:
     )
 
     admin = AdminClient({"bootstrap.servers": secured.address("PLAINTEXT")})
-    for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
-        info = ScramCredentialInfo(mechanism, 4096)
-        upsertion = UserScramCredentialUpsertion(USER, info, PASSWORD.encode())
-        for future in admin.alter_user_scram_credentials([upsertion]).values():
-            future.result(20)
+    info = ScramCredentialInfo(ScramMechanism[mechanism], iterations)
+    upsertion = UserScramCredentialUpsertion(user, info, PASSWORD.encode())
+    for future in admin.alter_user_scram_credentials([upsertion]).values():
+        future.result(20)
+    return user
 
 
 def token(*, seconds: int = 300, audience: str = "mqd", user: str = USER) -> str:
@@ -253,6 +276,55 @@ def test_aiokafka_logs_in(secured: Secured, new_name: Callable[[], str], mechani
     asyncio.run(main())
 
 
+needs_kcat = pytest.mark.skipif(
+    shutil.which("kcat") is None, reason="kcat is not installed (Debian: apt install kcat)"
+)
+
+
+def kcat_options(
+    mechanism: str, ca: Path | None = None, *, user: str = USER, password: str = PASSWORD
+) -> list[str]:
+    """With TLS, if there is an authority."""
+    options = {
+        "security.protocol": "SASL_SSL" if ca is not None else "SASL_PLAINTEXT",
+        "sasl.mechanism": mechanism,
+    }
+    if mechanism == "OAUTHBEARER":  # the only token that kcat makes has no signature
+        options["enable.sasl.oauthbearer.unsecure.jwt"] = "true"
+        options["sasl.oauthbearer.config"] = f"principal={user}"
+    else:
+        options |= {"sasl.username": user, "sasl.password": password}
+    if ca is not None:
+        options["ssl.ca.location"] = str(ca)
+    return [text for key, value in options.items() for text in ("-X", f"{key}={value}")]
+
+
+@needs_kcat
+@pytest.mark.parametrize(
+    "listener, mechanism",
+    [
+        ("SASL", "PLAIN"),
+        ("SASL", "SCRAM-SHA-256"),
+        ("SASL", "SCRAM-SHA-512"),
+        ("UNSIGNED", "OAUTHBEARER"),
+        ("TLS", "PLAIN"),
+        ("TLS", "SCRAM-SHA-512"),
+    ],
+)
+def test_kcat_produces_and_consumes(
+    secured: Secured, new_name: Callable[[], str], listener: str, mechanism: str
+) -> None:
+    topic, address = new_name(), secured.address(listener)
+    options = kcat_options(mechanism, secured.files["ca"] if listener == "TLS" else None)
+    if "SCRAM" in mechanism and not kcat_knows_scram():
+        with pytest.raises(AssertionError, match=DURING):
+            kcat(address, *options, "-L", "-m", "2")
+        return
+    kcat(address, *options, "-P", "-t", topic, "-p", "0", stdin=b"one\ntwo\n")
+    read = ("-C", "-t", topic, "-o", "beginning", "-e", "-q")
+    assert kcat(address, *options, *read) == b"one\ntwo\n"
+
+
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
 def test_stock_clients_log_in_over_tls(
     secured: Secured, new_name: Callable[[], str], mechanism: str
@@ -311,26 +383,53 @@ INVALID = "Authentication failed: Invalid username or password"
 DURING = (
     "Authentication failed during authentication due to invalid credentials with SASL mechanism"
 )
-WRONG: dict[str, tuple[str, dict[str, Any], str, str]] = {
-    "wrong password": ("PLAIN", {"password": "x"}, INVALID, "unknown user or wrong password"),
-    "unknown user": ("PLAIN", {"user": "nobody"}, INVALID, "user='nobody'"),
-    "wrong SCRAM password": ("SCRAM-SHA-256", {"password": "x"}, DURING, "mechanism=SCRAM-SHA-256"),
-    "unknown SCRAM user": ("SCRAM-SHA-512", {"user": "nobody"}, DURING, "user='nobody'"),
+WRONG: dict[str, tuple[str, dict[str, Any], str, str, str]] = {
+    "wrong password": (
+        "PLAIN",
+        {"password": "x"},
+        INVALID,
+        "user='alice' MORE mechanism=PLAIN reason='unknown user or wrong password'",
+        f"Failed authentication with /127.0.0.1 MORE ({INVALID})",
+    ),
+    "unknown user": (
+        "PLAIN",
+        {"user": "nobody"},
+        INVALID,
+        "user='nobody' MORE mechanism=PLAIN reason='unknown user or wrong password'",
+        f"Failed authentication with /127.0.0.1 MORE ({INVALID})",
+    ),
+    "wrong SCRAM password": (
+        "SCRAM-SHA-256",
+        {"password": "x"},
+        DURING,
+        "user='alice' MORE mechanism=SCRAM-SHA-256 reason='unknown user or wrong password'",
+        f"Failed authentication with /127.0.0.1 MORE ({DURING} SCRAM-SHA-256)",
+    ),
+    "unknown SCRAM user": (
+        "SCRAM-SHA-512",
+        {"user": "nobody"},
+        DURING,
+        "user='nobody' MORE mechanism=SCRAM-SHA-512 reason='unknown user or wrong password'",
+        f"Failed authentication with /127.0.0.1 MORE ({DURING} SCRAM-SHA-512)",
+    ),
     "expired token": (
         "OAUTHBEARER",
         {"jwt_": lambda: token(seconds=-100)},
         '{"status":"invalid_token"}',
-        "the token expired",
+        "mechanism=OAUTHBEARER reason='the token expired",
+        'Failed authentication with /127.0.0.1 MORE ({"status":"invalid_token"})',
     ),
     "token for others": (
         "OAUTHBEARER",
         {"jwt_": lambda: token(audience="x")},
         '{"status":"invalid_token"}',
-        "the audience of the token",
+        "mechanism=OAUTHBEARER reason='the audience of the token",
+        'Failed authentication with /127.0.0.1 MORE ({"status":"invalid_token"})',
     ),
 }
-"""What is wrong -> mechanism, its options, what the client reports, what mqd logs. Tokens are made
-when a test needs them: a long run of all tests would let them expire."""
+"""What is wrong -> mechanism, its options, what the client reports, what mqd and what Apache Kafka
+log. MORE stands for any text. Tokens are made when a test needs them: a long run of all tests would
+let them expire. docs/SECURITY.md has this table."""
 
 
 @pytest.mark.parametrize("what", WRONG)
@@ -338,7 +437,7 @@ def test_a_failed_login(secured: Secured, what: str) -> None:
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
-    mechanism, options, reported, logged = WRONG[what]
+    mechanism, options, reported, logged, logged_by_kafka = WRONG[what]
     options = {name: made() if callable(made) else made for name, made in options.items()}
     errors: list[str] = []
     settings = confluent(secured.address(), mechanism, **options)
@@ -348,7 +447,17 @@ def test_a_failed_login(secured: Secured, what: str) -> None:
         client.list_topics(timeout=1.2)
     client.poll(0)
     assert any(reported in error for error in errors), errors
-    assert secured.log_has("authentication failed", logged)
+    line = logged if secured.node is not None else logged_by_kafka
+    start = "authentication failed" if secured.node is not None else "[SocketServer"
+    assert secured.log_has(start, *line.split(" MORE "))
+
+
+@needs_kcat
+@pytest.mark.parametrize("what", ["wrong password", "unknown SCRAM user"])
+def test_kcat_reports_a_failed_login(secured: Secured, what: str) -> None:
+    mechanism, options, reported, _, _ = WRONG[what]
+    with pytest.raises(AssertionError, match=reported.split(":")[0]):
+        kcat(secured.address(), *kcat_options(mechanism, **options), "-L", "-m", "2")
 
 
 def test_a_mechanism_that_is_disabled(secured: Secured) -> None:
@@ -570,6 +679,62 @@ def test_bytes(secured: Secured, what: str) -> None:
             assert (found := _frame(sock)) == response or (found is not None and response == ANY)
         if what.startswith("re-authentication as") or (response or b"")[5:6] == b"\x3a":
             assert _frame(sock) is CLOSED, "a failed login ends the connection"
+
+
+@pytest.mark.mqd_only  # Apache Kafka needs a callback handler in Java for a file
+def test_users_in_a_file(secured: Secured) -> None:
+    """Stock clients log in. A changed password, and a new user, take effect within seconds."""
+    from kafka import KafkaAdminClient
+
+    def code(user: str, password: str) -> int:
+        with socket.create_connection(("127.0.0.1", secured.ports["FILE"]), 10) as sock:
+            for request in (handshake(), authenticate(f"\0{user}\0{password}".encode())):
+                sock.sendall(struct.pack(">i", len(request)) + request)
+                found = _frame(sock) or b""
+            return int.from_bytes(found[4:6], "big")
+
+    KafkaAdminClient(
+        bootstrap_servers=secured.address("FILE"),
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="PLAIN",
+        sasl_plain_username=USER,
+        sasl_plain_password=PASSWORD,
+    ).close()
+    assert [code(USER, PASSWORD), code(USER, "wrong"), code("nobody", PASSWORD)] == [0, 58, 58]
+    file = secured.files["ca"].parent / "users"
+    hash_password(file, USER, "new")
+    hash_password(file, "carol", "hers")
+    until(lambda: code("carol", "hers") == 0, "the new user")
+    assert [code(USER, PASSWORD), code(USER, "new")] == [58, 0]
+    assert secured.log_has("users loaded listener=FILE users=2")
+    hash_password(file, USER, PASSWORD)
+    assert secured.node is not None
+    os.kill(secured.node.pid, signal.SIGHUP)
+    until(lambda: code(USER, PASSWORD) == 0, "the old password")
+
+
+def test_an_unknown_scram_user(secured: Secured) -> None:
+    """Apache Kafka refuses an unknown user at once. mqd continues as with a wrong password, with
+    iterations that existing users have.
+    """
+
+    def answer(user: str, mechanism: str) -> bytes | None:
+        with socket.create_connection(("127.0.0.1", secured.ports["SASL"]), 10) as sock:
+            found = None
+            for request in (handshake(mechanism), authenticate(f"n,,n={user},r=abc".encode())):
+                sock.sendall(struct.pack(">i", len(request)) + request)
+                found = _frame(sock)
+            return found
+
+    other = _create_user(secured, "SCRAM_SHA_512", "many", 8_192)
+    assert b",i=8192" in (answer(other, "SCRAM-SHA-512") or b"")
+    answers = [answer(f"nobody-{number}", "SCRAM-SHA-512") or b"" for number in range(30)]
+    if secured.node is None:
+        assert set(answers) == {refused(f"{DURING} SCRAM-SHA-512")}
+    else:
+        assert {each[4:6] for each in answers} == {b"\0\0"}, "no error"
+        found = {each.rpartition(b",i=")[2][:4] for each in answers}
+        assert found == {b"4096", b"8192"}, "of alice and of the other user"
 
 
 def test_a_large_frame_before_the_login(secured: Secured) -> None:

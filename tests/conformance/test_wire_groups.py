@@ -129,7 +129,7 @@ def test_a_group_from_its_first_member_to_its_end(members: Members) -> None:
     first = members.joined(one)
     assert first.error_code == MEMBER_ID_REQUIRED and first.member_id.startswith("wire-")
     # Apache Kafka responds before that is replicated
-    until(lambda: members.state() == "Empty", "the group is told of")
+    until(lambda: members.state() == "Empty", "the group exists")
     a = first.member_id
     answer = members.joined(one, member=a)
     assert (answer.error_code, answer.generation_id, answer.leader, answer.member_id) == (

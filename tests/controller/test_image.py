@@ -50,6 +50,7 @@ from mqd.controller.snapshot import encode_snapshot
 from mqd.errors import MqError
 from mqd.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from mqd.security.scram_credentials import ScramCredential, ScramMechanism
+from mqd.security.scram_shapes import ScramShapes
 from mqd.types import NO_NODE, NodeId, TopicPartition
 from tests.controller.cluster import (
     CLUSTER,
@@ -142,11 +143,23 @@ def check_invariants(image: MetadataImage) -> None:
     assert image.size == recount(image) and image.groups_size == recount_groups(image)
     assert image.access_size == recount_access(image)
     assert len(zlib.decompress(encode_snapshot(image))) <= image.size
+    check_shapes(image)
     assert {topic.topic_id: topic for topic in image.topics.values()} == image.topics_by_id
     for topic in image.topics.values():
         assert topic.partitions
         for partition in topic.partitions:
             check_partition(image, partition)
+
+
+def check_shapes(image: MetadataImage) -> None:
+    """The shapes are those of the credentials."""
+    expected = ScramShapes()
+    for (_, mechanism), credential in image.scram_credentials.items():
+        expected.append(mechanism, credential)
+    for mechanism in ScramMechanism:
+        for place in range(16):
+            found = image.scram_shapes.at(mechanism, place, 4)
+            assert found == expected.at(mechanism, place, 4)
 
 
 def check_partition(image: MetadataImage, partition: PartitionImage) -> None:
@@ -190,6 +203,7 @@ def test_replicas_agree_by_commands_and_by_snapshots(
     late.restore(encode_snapshot(early.image))
     for index, command in leader.log[cut:]:
         late.apply(index, command)
+    check_shapes(late.image)
     assert leader.image.size == follower.image.size == late.image.size
     assert state(leader.image) == state(follower.image) == state(late.image)
     assert encode_snapshot(leader.image) == encode_snapshot(late.image)

@@ -40,6 +40,7 @@ from mqd.controller.create_topics import CreateTopics, decide_create_topics
 from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.delete_topics import DeleteTopics, TopicName, decide_delete_topics
 from mqd.controller.features import FeatureUpdate, UpdateFeatures, decide_update_features
+from mqd.controller.image import GROUP
 from mqd.controller.isr import ReportOfflineReplicas, decide_report_offline
 from mqd.controller.machine import MetadataMachine
 from mqd.controller.producer_ids import AllocateProducerIds, decide_allocate_producer_ids
@@ -223,7 +224,7 @@ def test_a_group_with_overrides_has_a_valid_name() -> None:
 
 
 def test_the_number_of_groups_with_overrides_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(configs, "CONFIGURED_GROUPS_MAX", 3)
+    monkeypatch.setitem(configs.NAMED_MAX, GROUP, 3)
     replica = with_brokers(1)
     rows = alter(
         replica,

@@ -403,17 +403,17 @@ def transactions_shard() -> TransactionShard:
 KINDS: dict[str, tuple[Callable[[], Any], Callable[[], Iterable[CoordinatorRecord]], Producer]] = {
     "group with one offset": (
         groups_shard,
-        lambda: (offset(f"group-{n}", "topic", 0) for n in range(2_000)),
+        lambda: (offset(f"group-{n}", "topic", 0) for n in range(800)),
         NO_PRODUCER,
     ),
     "group with ten topics": (
         groups_shard,
-        lambda: (offset(f"group-{n // 10}", f"t{n % 10}", 0) for n in range(2_000)),
+        lambda: (offset(f"group-{n // 10}", f"t{n % 10}", 0) for n in range(800)),
         NO_PRODUCER,
     ),
     "offsets of one group": (
         groups_shard,
-        lambda: (offset("group", "topic", n) for n in range(2_000)),
+        lambda: (offset("group", "topic", n) for n in range(800)),
         NO_PRODUCER,
     ),
     "metadata": (
@@ -433,12 +433,12 @@ KINDS: dict[str, tuple[Callable[[], Any], Callable[[], Iterable[CoordinatorRecor
     ),
     "waiting offsets": (
         groups_shard,
-        lambda: (offset("group", "topic", n) for n in range(2_000)),
+        lambda: (offset("group", "topic", n) for n in range(800)),
         Producer(7, 0),
     ),
     "waiting offset of a group": (
         groups_shard,
-        lambda: (offset(f"group-{n}", "topic", 0) for n in range(2_000)),
+        lambda: (offset(f"group-{n}", "topic", 0) for n in range(800)),
         Producer(7, 0),
     ),
     "long names": (

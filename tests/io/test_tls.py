@@ -20,16 +20,10 @@ from trio.testing import MockClock
 from mqd.config import ConfigError
 from mqd.io.disk import OsDisk
 from mqd.io.net import READABLE, WRITABLE, EpollPoller, OsNetwork
-from mqd.io.tls import (
-    _UNSENT_BYTES_MAX,
-    TlsAcceptor,
-    TlsFailed,
-    TlsListener,
-    TlsNetwork,
-    TlsSocket,
-    TlsStream,
-)
+from mqd.io.tls import _UNSENT_BYTES_MAX, TlsAcceptor, TlsListener, TlsSocket
 from mqd.io.tls_contexts import client_context, server_context
+from mqd.io.tls_errors import TlsFailed
+from mqd.io.tls_stream import TlsNetwork, TlsStream
 from mqd.limits import TLS_SEND_BYTES
 from mqd.security.principal import Principal
 from mqd.security.principal_mapping import PrincipalMapping
@@ -340,7 +334,7 @@ async def _echo_once(port: int, settings: TlsSettings) -> None:
             replace(CLIENT, trust_store=trust(texts().other_ca)),
             HOST,
             "is not trusted: unable to get local issuer certificate; set the truststore",
-            "the client ended the TLS handshake: it does not trust the authority",
+            "the client ended the TLS handshake: it does not trust the CA",
         ),
         (
             replace(SERVER, key_store=pem(texts().expired)),
@@ -367,7 +361,7 @@ async def _echo_once(port: int, settings: TlsSettings) -> None:
             replace(MUTUAL, trust_store=trust(texts().other_ca)),
             WITH_CERTIFICATE,
             HOST,
-            "it does not trust the authority that signed the certificate",
+            "it does not trust the CA that signed the certificate",
             "the certificate of the client is not accepted: self-signed certificate",
         ),
         (

@@ -10,7 +10,6 @@ import pytest
 import trio
 
 from mqd.client.admin import Admin
-from mqd.log.manager.housekeeping import CHECKPOINT_SECONDS
 from mqd.testing import Cluster, run
 from mqd.testing.disk import MemoryDisk
 from mqd.testing.inodes import Directory
@@ -18,6 +17,9 @@ from tests.log.test_missing_records import ORDERS, consume, partition, produce
 
 HEARTBEAT_SECONDS = 0.5
 """`broker.heartbeat.interval.ms`"""
+CHECKPOINT_SECONDS = 5.0
+OPTIONS = {"log.flush.offset.checkpoint.interval.ms": f"{CHECKPOINT_SECONDS * 1000:.0f}"}
+"""With the default of a minute, the clusters would be idle for most of the test."""
 
 
 async def lose(cluster: Cluster, how: str) -> tuple[int, int]:
@@ -59,7 +61,7 @@ async def in_sync(cluster: Cluster, nodes: set[int]) -> None:
 @pytest.mark.parametrize("how", ["older copy", "page cache"])
 def test_acknowledged_records_survive(how: str, seed: int) -> None:
     async def main() -> None:
-        async with Cluster(nodes=3) as cluster:
+        async with Cluster(nodes=3, options=OPTIONS) as cluster:
             leader, follower = await lose(cluster, how)
             await cluster.nodes[leader].start()
             await trio.sleep(20)
@@ -92,7 +94,7 @@ NOT_VOUCHED = "the controller ignores the replicas of this node"
 @pytest.mark.parametrize("undo_write", [True, False])
 def test_an_older_copy_is_reported_one_heartbeat_after_a_checkpoint(undo_write: bool) -> None:
     async def main() -> None:
-        async with Cluster(nodes=3) as cluster:
+        async with Cluster(nodes=3, options=OPTIONS) as cluster:
             client = await cluster.client()
             await Admin(client).create_topic("orders", 1, 3)
             await trio.sleep(2)
@@ -124,7 +126,7 @@ def test_without_a_loss_the_same_node_leads_again(seed: int) -> None:
     """No false alarm: otherwise the test above shows nothing."""
 
     async def main() -> None:
-        async with Cluster(nodes=3) as cluster:
+        async with Cluster(nodes=3, options=OPTIONS) as cluster:
             leader, _ = await lose(cluster, "not at all")
             await cluster.nodes[leader].start()
             await trio.sleep(20)

@@ -97,6 +97,40 @@ def test_acls(mqctl: Mqctl, served: Loopback) -> None:
     assert "no ACLs" in mqctl("acl", "list").err
 
 
+def test_a_producer_and_a_consumer_get_what_they_need(mqctl: Mqctl, served: Loopback) -> None:
+    def rules(principal: str) -> set[tuple[str, str, str]]:
+        rows = mqctl("acl", "list", "--principal", principal, "-o", "json").data
+        assert all((row["permission"], row["host"]) == ("allow", "*") for row in rows)
+        return {(row["resource_type"], row["resource"], row["operation"]) for row in rows}
+
+    topic, group = ("--topic", "orders"), ("--group", "billing")
+    of_alice = ("acl", "create", "--allow", "User:alice")
+    assert mqctl(*of_alice, "--consumer", *topic, *group).code == 0
+    reads = {("topic", "orders", "read"), ("topic", "orders", "describe")}
+    assert rules("User:alice") == reads | {("group", "billing", "read")}
+    of_bob = ("acl", "create", "--allow", "User:bob", "--producer", "--idempotent")
+    assert mqctl(*of_bob, *topic, "--transactional-id", "t").code == 0
+    assert rules("User:bob") == {
+        ("topic", "orders", "write"),
+        ("topic", "orders", "describe"),
+        ("topic", "orders", "create"),
+        ("transactional-id", "t", "write"),
+        ("transactional-id", "t", "describe"),
+        ("cluster", "kafka-cluster", "idempotent-write"),
+    }
+    for wrong, text in (
+        ((*of_alice, "--consumer", *topic), "--consumer needs --group"),
+        ((*of_alice, "--producer", *group), "--producer needs --topic"),
+        ((*of_alice, "--producer", *topic, *group), "--producer: not for --group"),
+        ((*of_alice, "--producer", "--operation", "read", *topic), "--producer: only with --allow"),
+        (("acl", "create", "--deny", "User:a", "--producer", *topic), "only with --allow"),
+        ((*of_alice, "--idempotent", *topic), "--idempotent needs --producer"),
+        ((*of_alice, *topic), "specify what to allow"),
+    ):
+        done = mqctl(*wrong)
+        assert done.code == 2 and text in done.err, wrong
+
+
 def test_a_decision_is_explained(mqctl: Mqctl, served: Loopback) -> None:
     mqctl("acl", "create", "--allow", "User:alice", "--operation", "write", "--topic", "orders")
     options = {

@@ -16,9 +16,10 @@ from mqd.config import NodeConfig, StartError
 from mqd.io.certificates import Authority, issue_node
 from mqd.io.net import OsListener, OsNetwork, OsSocket
 from mqd.io.tls import TlsListener, TlsSocket
-from mqd.node.certificates import CHECK_SECONDS, Certificates, CertificateSource
+from mqd.node.certificates import CertificateSource
 from mqd.node.listeners import ClientTls
 from mqd.node.peer_tls import PeerTls
+from mqd.node.watched_files import CHECK_SECONDS, WatchedFiles
 from mqd.peers import Peers, parse_peers
 from mqd.security.client_listeners import ClientListener, SecurityProtocol
 
@@ -146,7 +147,7 @@ async def test_changed_files_are_read_and_invalid_ones_are_not_used(
     bound = tls.wrapped(opened)
     assert isinstance(bound, TlsListener)
     first = bound.acceptor
-    certificates = Certificates()
+    certificates = WatchedFiles()
     assert tls.settings is not None
     certificates.sources = [CertificateSource("SSL", tls.settings, tls.load)]
     async with trio.open_nursery() as nursery:

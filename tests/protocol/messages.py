@@ -7,10 +7,12 @@ hundreds of APIs in their versions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
 from uuid import UUID
+
+import pytest
 
 from mqd.protocol import schema
 from mqd.protocol.apis import all_apis
@@ -20,8 +22,9 @@ from mqd.types import ZERO_UUID
 VERSIONS = [
     (api, version) for api in all_apis() for version in range(api.versions[0], api.versions[1] + 1)
 ]
-IDS = [f"{api.name}-{version}" for api, version in VERSIONS]
 SIDES = ("request", "response")
+FAILURES = (Exception, pytest.fail.Exception)
+"""What a failing check raises; `pytest.raises` does not raise a subclass of Exception."""
 
 
 def for_each(count: int, check: Callable[[Random], None]) -> None:
@@ -30,9 +33,29 @@ def for_each(count: int, check: Callable[[Random], None]) -> None:
         seed = Random().getrandbits(32)
         try:
             check(Random(seed))
-        except Exception as error:
+        except FAILURES as error:
             error.add_note(f"with Random({seed})")
             raise
+
+
+def for_each_version(
+    api: Api, check: Callable[[int], None], versions: Iterable[int] | None = None
+) -> None:
+    """Calls `check` with every version of an API, or with `versions`. Thousands of pytest items of
+    microseconds cost more than their checks, so one item has all versions. After a failure the
+    others are still checked; each error has its version in a note.
+    """
+    errors = []
+    for version in range(api.versions[0], api.versions[1] + 1) if versions is None else versions:
+        try:
+            check(version)
+        except FAILURES as error:
+            error.add_note(f"in {api.name} v{version}")
+            errors.append(error)
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise BaseExceptionGroup(f"{len(errors)} versions of {api.name}", errors)
 
 
 def random_message(

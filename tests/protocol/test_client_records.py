@@ -151,11 +151,11 @@ def alike(
 
 @pytest.mark.parametrize("key", [None, 0, 12, 70])
 @pytest.mark.parametrize("value", [None, 0, 63, 64, 100, 9000])
-@pytest.mark.parametrize("step", [0, 1, -1, 40, 9000])
-def test_records_of_one_shape_are_read_alike(key: int | None, value: int | None, step: int) -> None:
-    for odd in (None, 0, 64, 90):
-        data = build_batch(numbered(alike(120, key=key, value=value, step=step, odd=odd)))
-        assert read_records(data) == list(iterate_records(data))
+def test_records_of_one_shape_are_read_alike(key: int | None, value: int | None) -> None:
+    for step in (0, 1, -1, 40, 9000):
+        for odd in (None, 0, 64, 90):
+            data = build_batch(numbered(alike(120, key=key, value=value, step=step, odd=odd)))
+            assert read_records(data) == list(iterate_records(data)), (step, odd)
 
 
 def test_a_run_ends_where_offsets_have_a_gap_or_headers_come() -> None:

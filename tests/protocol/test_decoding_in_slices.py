@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -15,8 +16,10 @@ from mqd.protocol import apis
 from mqd.protocol.chunks import Chunks
 from mqd.protocol.primitives import Cursor
 from mqd.protocol.schema import Api
-from tests.protocol.messages import IDS, VERSIONS, for_each, random_message
+from tests.protocol.messages import for_each, for_each_version, random_message
 from tests.protocol.test_schema import damaged
+
+EVERY_API = pytest.mark.parametrize("api", apis.all_apis(), ids=lambda api: api.name)
 
 
 def cursor(body: bytes) -> Cursor:
@@ -42,9 +45,9 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other or (one != one and other != other))
 
 
-@pytest.mark.parametrize(("api", "version"), VERSIONS, ids=IDS)
-def test_the_same_message_or_the_same_refusal(api: Api, version: int) -> None:
-    def check(dice: Random) -> None:
+@EVERY_API
+def test_the_same_message_or_the_same_refusal(api: Api) -> None:
+    def check(version: int, dice: Random) -> None:
         body = api.encode_request(version, random_message(dice, api.request, version))
         found, _ = finished(api.decode_request_in_slices(version, cursor(body)))
         assert found == api.decode_request(version, body)
@@ -60,12 +63,12 @@ def test_the_same_message_or_the_same_refusal(api: Api, version: int) -> None:
                 finished(api.decode_request_in_slices(version, cursor(broken)))[0], expected
             )
 
-    for_each(20, check)
+    for_each_version(api, lambda version: for_each(20, partial(check, version)))
 
 
-@pytest.mark.parametrize(("api", "version"), VERSIONS, ids=IDS)
-def test_the_other_side_of_a_forward(api: Api, version: int) -> None:
-    def check(dice: Random) -> None:
+@EVERY_API
+def test_the_other_side_of_a_forward(api: Api) -> None:
+    def check(version: int, dice: Random) -> None:
         request, response = (
             random_message(dice, side, version, complete=True)
             for side in (api.request, api.response)
@@ -87,7 +90,7 @@ def test_the_other_side_of_a_forward(api: Api, version: int) -> None:
             else:
                 assert same(finished(api.decode_response_in_slices(version, broken))[0], expected)
 
-    for_each(10, check)
+    for_each_version(api, lambda version: for_each(10, partial(check, version)))
 
 
 @pytest.mark.parametrize(

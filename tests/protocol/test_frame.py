@@ -26,15 +26,15 @@ BODIES = [b"1234", b"a longer one", b"\x00" * 300]
 STREAM = b"".join(map(framed, BODIES))
 
 
-@pytest.mark.parametrize("cut", range(len(STREAM) + 1))
-def test_a_stream_cut_anywhere(cut: int) -> None:
-    reader = FrameReader()
-    reader.receive_data(STREAM[:cut])
-    before = frames(reader)
-    assert reader.pending_bytes == cut - sum(map(len, map(framed, before)))
-    reader.receive_data(STREAM[cut:])
-    assert before + frames(reader) == BODIES
-    assert reader.pending_bytes == 0
+def test_a_stream_cut_anywhere() -> None:
+    for cut in range(len(STREAM) + 1):
+        reader = FrameReader()
+        reader.receive_data(STREAM[:cut])
+        before = frames(reader)
+        assert reader.pending_bytes == cut - sum(map(len, map(framed, before))), cut
+        reader.receive_data(STREAM[cut:])
+        assert before + frames(reader) == BODIES, cut
+        assert reader.pending_bytes == 0, cut
 
 
 @given(

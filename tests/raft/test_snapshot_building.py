@@ -195,11 +195,11 @@ def test_a_leaders_snapshot_is_loaded_between_other_turns() -> None:
     assert ours.values(2) == ours.values(1) == [f"v{number}" for number in range(5)]
 
 
-def large_image(size: int) -> MetadataMachine:
-    """Overrides of 60 KiB each, and 50,000 partitions."""
+def large_image(size: int, topics: int) -> MetadataMachine:
+    """Overrides of 60 KiB each, and topics of 1,000 partitions."""
     machine = MetadataMachine()
     everywhere = (NodeId(1), NodeId(2), NodeId(3))
-    for number in range(50):
+    for number in range(topics):
         placements = (Placement(everywhere, NodeId(-1), everywhere),) * 1_000
         topic = CreateTopic(f"topic-{number}", UUID(int=number + 1), placements, ())
         replay(machine.image, topic, 1, Delta(1))
@@ -227,7 +227,7 @@ class Steps(trio.abc.Instrument):
 async def test_a_snapshot_of_64_mebibytes_hardly_delays_the_loop(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    machine = large_image(64 * MIB)
+    machine = large_image(64 * MIB, 50)
     steps = Steps()
     raft = alone(tmp_path, machine, Compaction(entries_max=ENTRIES, entries_kept=0))
     async with trio.open_nursery() as nursery:
@@ -250,7 +250,7 @@ async def test_a_snapshot_of_64_mebibytes_hardly_delays_the_loop(
 
 @pytest.mark.parametrize("changed", ["topics", "configs"])
 def test_pieces_have_the_state_of_the_moment_of_the_request(changed: str) -> None:
-    machine = large_image(1 * MIB)
+    machine = large_image(1 * MIB, 10)
     before = encode_snapshot(machine.image)
     pieces = machine.snapshot()
     first = next(pieces)

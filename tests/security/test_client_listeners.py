@@ -98,6 +98,7 @@ def test_a_key_of_one_listener_replaces_the_general_one() -> None:
     config = NodeConfig.load(
         environment={"MQD_LISTENER_NAME_SASL__SSL_SSL_CLIENT_AUTH": "required"},
         overrides={
+            "listeners": "SASL_SSL://:9093",
             "ssl.client.auth": "requested",
             "listener.name.sasl_ssl.plain.sasl.jaas.config": "x required;",
         },

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from mqd.security import quotas
@@ -15,7 +17,7 @@ from mqd.security.quotas import (
     REQUEST_PERCENTAGE,
     THROTTLE_MS_MAX,
     ClientQuotas,
-    Entity,
+    QuotaEntity,
     QuotaTable,
     Rate,
     Window,
@@ -25,7 +27,7 @@ ALICE = Principal("User", "alice")
 WINDOW = Window(11, 1000)
 
 
-def entity(user: str | None = "-", client: str | None = "-") -> Entity:
+def entity(user: str | None = "-", client: str | None = "-") -> QuotaEntity:
     """`-`: not part of the entity."""
     pairs = (("client-id", client), ("user", user))
     return tuple((type_, name) for type_, name in pairs if name != "-")
@@ -90,7 +92,7 @@ def client_quotas(**limits: float) -> ClientQuotas:
 
 
 def test_a_client_is_throttled_to_its_quota() -> None:
-    """A producer that waits as long as it is told to sends 1,000 B/s in the long run."""
+    """A producer that waits for each throttle time sends 1,000 B/s in the long run."""
     node = client_quotas(producer_byte_rate=1000.0)
     now, sent = 0.0, 0
     while now < 100_000:
@@ -125,6 +127,20 @@ def test_mutations_take_tokens_and_may_exceed_them_once() -> None:
     assert node.mutate(ALICE, "app", 1, 0, strict=False) == (True, 4500)
     assert node.mutate(ALICE, "app", 1, 4500, strict=True) == (True, 500)
     assert node.mutate(Principal("User", "bob"), "app", 10**6, 0, strict=True) == (True, 0)
+
+
+@pytest.mark.parametrize("limit", [5e-324, 1e-300])
+def test_a_quota_near_zero_has_a_finite_throttle_time(limit: float) -> None:
+    node = client_quotas(producer_byte_rate=limit, controller_mutation_rate=limit)
+    assert node.record(PRODUCER_BYTE_RATE, ALICE, "app", 1, 0) == 2**31 - 1
+    assert node.mutate(ALICE, "app", 1, 0, strict=True) == (True, 2**31 - 1)
+
+
+def test_an_infinite_quota_is_none() -> None:
+    node = client_quotas(controller_mutation_rate=math.inf, request_percentage=math.inf)
+    for _ in range(2):
+        assert node.mutate(ALICE, "app", 10**6, 0, strict=True) == (True, 0)
+        assert node.record(REQUEST_PERCENTAGE, ALICE, "app", 10**6, 0) == 0
 
 
 def test_an_address_may_connect_as_often_as_its_quota_allows() -> None:

@@ -51,7 +51,19 @@ def test_the_most_specific_key_counts() -> None:
     assert found.passwords == {}
 
 
+def test_users_in_a_file() -> None:
+    module = f'{PLAIN} users_file="/etc/mqd/users";'
+    found = options(listener__name__x__plain__sasl__jaas__config=module)
+    assert (found.passwords, found.users_file) == ({}, "/etc/mqd/users")
+    assert options().users_file is None
+
+
 REFUSED = [
+    (
+        {"listener__name__x__plain__sasl__jaas__config": f'{PLAIN} users_file="f" user_a="x";'},
+        "has users_file and users",
+    ),
+    ({"listener__name__x__plain__sasl__jaas__config": f'{PLAIN} users_file="";'}, "users_file"),
     ({"sasl__enabled__mechanisms": ""}, "GSSAPI"),
     ({"sasl__enabled__mechanisms": "GSSAPI,PLAIN"}, "'GSSAPI', which is not supported"),
     ({"listener__name__x__plain__sasl__jaas__config": "x"}, "no control flag"),

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from mqd.errors import ErrorCode
-from mqd.security.mechanism import LoginFailed
+from mqd.security.mechanism import LoginFailed, PendingAnswer
 from mqd.security.principal import Principal
 from mqd.security.sasl_session import TRANSITIONS, Answer, Event, SaslSession, State
 
@@ -20,12 +20,20 @@ class Mechanism:
         self.is_complete = False
         self.expires_at_ms = expires_at_ms
 
-    def respond(self, token: bytes, now_ms: int) -> bytes:
+    def respond(self, token: bytes, now_ms: int) -> bytes | PendingAnswer:
+        if token == b"slow":
+            return PendingAnswer(lambda: True, self._conclude)
         if token == b"no":
             raise LoginFailed("wrong password")
         if token != b"more":
             self.user, self.is_complete = token.decode(), True
         return b"answer"
+
+    def _conclude(self, is_right: bool) -> bytes:
+        if not is_right:
+            raise LoginFailed("wrong password")
+        self.user, self.is_complete = "alice", True
+        return b"later"
 
 
 def session(
@@ -37,6 +45,11 @@ def session(
     made.on_api_versions()
     assert made.on_handshake("PLAIN", version, 0.0) == ErrorCode.NONE
     return made
+
+
+def lifetime_ms_of(answer: Answer | PendingAnswer) -> int:
+    assert isinstance(answer, Answer)
+    return answer.session_lifetime_ms
 
 
 def test_the_table_has_every_state() -> None:
@@ -53,6 +66,22 @@ def test_a_login() -> None:
     assert made.state is State.COMPLETE
     assert made.principal == Principal("User", "alice")
     assert made.expires_at == math.inf and not made.may_reauthenticate(100.0)
+
+
+def test_a_token_that_needs_work() -> None:
+    made = session(5_000)
+    pending = made.on_token(b"slow", 1.0, 1_000)
+    assert isinstance(pending, PendingAnswer) and pending.work()
+    assert (made.state, made.principal) == (State.AUTHENTICATE, None)
+    assert made.on_work_done(pending, True, 2.0, 2_000) == Answer(b"later", 5_000)
+    assert made.state is State.COMPLETE and made.expires_at == 7.0
+    assert made.principal == Principal("User", "alice")
+    made = session()
+    pending = made.on_token(b"slow", 1.0, 1_000)
+    assert isinstance(pending, PendingAnswer)
+    with pytest.raises(LoginFailed):
+        made.on_work_done(pending, False, 2.0, 2_000)
+    assert (made.state, made.principal) == (State.FAILED, None)
 
 
 def test_refusals() -> None:
@@ -81,13 +110,13 @@ def test_the_lifetime_of_a_session(
     max_reauth_ms: int, expires_at_ms: int | None, lifetime_ms: int
 ) -> None:
     made = session(max_reauth_ms, expires_at_ms)
-    assert made.on_token(b"alice", 10.0, 1_000).session_lifetime_ms == lifetime_ms
+    assert lifetime_ms_of(made.on_token(b"alice", 10.0, 1_000)) == lifetime_ms
     assert made.expires_at == 10.0 + lifetime_ms / 1000
 
 
 def test_an_expired_credential_ends_at_once() -> None:
     made = session(0, 500)
-    assert made.on_token(b"alice", 10.0, 1_000).session_lifetime_ms == 0
+    assert lifetime_ms_of(made.on_token(b"alice", 10.0, 1_000)) == 0
     assert made.expires_at == 10.0
 
 
@@ -98,7 +127,7 @@ def test_re_authentication() -> None:
     assert made.on_handshake("PLAIN", 1, 12.0) == ErrorCode.NONE
     assert made.principal == Principal("User", "alice"), "it stays until the end"
     assert made.doing == "re-authentication"
-    assert made.on_token(b"alice", 12.5, 12_500).session_lifetime_ms == 5_000
+    assert lifetime_ms_of(made.on_token(b"alice", 12.5, 12_500)) == 5_000
     assert made.expires_at == 17.5
     assert not made.may_reauthenticate(12.9) and made.may_reauthenticate(13.0)
 

@@ -19,8 +19,10 @@ from mqd.security.scram import (
     text_of_bits,
 )
 from mqd.security.scram_credentials import ScramCredential, ScramMechanism
+from mqd.security.scram_shapes import ScramShapes
 
-FAKES = FakeCredentials(b"secret of the cluster")
+FAKES = FakeCredentials(b"secret of the cluster", ScramShapes)
+"""Of a cluster without credentials."""
 SHA_256, SHA_512 = ScramMechanism.SHA_256, ScramMechanism.SHA_512
 NONCE = "server-nonce-1234567"
 
@@ -96,7 +98,7 @@ def test_an_unknown_user_looks_like_a_known_one() -> None:
     assert unknown == again, "the salt would change with each attempt"
     assert len(known[0]) == len(unknown[0])
     assert attempt("carol")[0] != unknown[0]
-    other = FakeCredentials(b"secret of another cluster")
+    other = FakeCredentials(b"secret of another cluster", ScramShapes)
     assert other.of("bob", SHA_256).salt != FAKES.of("bob", SHA_256).salt
 
 

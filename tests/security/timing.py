@@ -22,6 +22,7 @@ from mqd.security.mechanism import LoginFailed, MechanismServer
 from mqd.security.plain import PlainServer, PlainUsers, plain_token
 from mqd.security.scram import FakeCredentials, ScramClient, ScramServer, new_credential
 from mqd.security.scram_credentials import ScramMechanism
+from mqd.security.scram_shapes import ScramShapes
 
 USERS = 200
 SHARE_KEPT = 0.75
@@ -77,7 +78,10 @@ def plain_logins() -> NewLogin:
 def scram_logins(mechanism: ScramMechanism) -> NewLogin:
     credential = new_credential(mechanism, "password", b"salt-of-26-characters-000")
     users = {known_user(number): credential for number in range(USERS)}
-    fakes = FakeCredentials(b"secret of the cluster")
+    shapes = ScramShapes()
+    for each in users.values():
+        shapes.append(mechanism, each)
+    fakes = FakeCredentials(b"secret of the cluster", lambda: shapes)
     salted: dict[tuple[ScramMechanism, bytes, int], bytes] = {}
 
     def new_login(user: str) -> Callable[[], None]:

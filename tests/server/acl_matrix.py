@@ -725,7 +725,7 @@ SCENARIOS: Final = (
 def _two(
     title: str, api: str, version: int, needed: Needed, request: Mapping[str, Any]
 ) -> Scenario:
-    """A request for two resources, of which the client may use one, or none."""
+    """A request for two resources. The client may use one of them, or none."""
     return Scenario(f"Two in {title}", api, version, (needed,), request, few=True)
 
 
@@ -1046,7 +1046,7 @@ _NAMES = frozenset(
     }
 )
 _PRESENT = frozenset({"configs", "members", "brokers"})
-"""Lists of which only counts whether they are empty."""
+"""Lists that are compared only by whether they are empty."""
 _IDS = frozenset({"topic_id"})
 
 

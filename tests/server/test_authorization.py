@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from mqd.client.peer import PeerConnection
+from mqd.config import NodeConfig
 from mqd.errors import ErrorCode
 from mqd.limits import AUDIT_LINES_PER_SECOND, AUDIT_PRINCIPALS_MAX
 from mqd.protocol import apis
@@ -22,6 +23,7 @@ from mqd.security.acls import Acl, Operation, PatternType, Permission, ResourceT
 from mqd.security.audit import Audit
 from mqd.security.authorizer import DEFAULT_DENY, Authorizer
 from mqd.security.principal import ANONYMOUS, Principal
+from mqd.server.authorization import authorizer_of
 from mqd.testing import Cluster, simulated
 
 OPTIONS = {
@@ -360,3 +362,10 @@ def test_an_acl_is_of_an_address_in_any_spelling() -> None:
     for host, allowed in (("::1", True), ("[::1]", True), ("::2", False)):
         found = authorizer.authorize(ALICE, host, Operation.READ, ResourceType.TOPIC, "orders")
         assert found == allowed, host
+
+
+def test_super_users_without_an_authorizer_are_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    authorizer_of(NodeConfig.load(overrides={"super.users": "User:admin"}))
+    (record,) = caplog.records
+    assert record.levelname == "ERROR"
+    assert "every client may do everything" in record.getMessage()

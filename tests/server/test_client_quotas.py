@@ -168,3 +168,27 @@ async def test_new_connections_wait_for_the_rate_of_the_node(
         assert [len(client.responses()) for client in clients] == [1, 1, 0]
         mock_clock.jump(0.6)
         assert len(await responses(clients[2])) == 1
+
+
+async def test_new_connections_wait_for_the_rate_of_their_listener(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    rate: dict[str, Any] = {"listener.name.plaintext.max.connection.creation.rate": "2"}
+    async with rig(tmp_path, max_connection_creation_rate="100", **rate) as node:
+        clients = [await node.connect() for _ in range(4)]
+        for client in clients:
+            client.post("metadata", 9, {"topics": []})
+        await run_until_idle()
+        assert [len(client.responses()) for client in clients] == [1, 1, 0, 0]
+        mock_clock.jump(0.6)
+        assert len(await responses(clients[2])) == 1
+        assert await responses(clients[3]) == []
+
+
+async def test_the_rate_of_another_listener_delays_nothing(tmp_path: Path) -> None:
+    rate: dict[str, Any] = {"listener.name.other.max.connection.creation.rate": "1"}
+    async with rig(tmp_path, **rate) as node:
+        clients = [await node.connect() for _ in range(3)]
+        for client in clients:
+            client.post("metadata", 9, {"topics": []})
+        assert [len(await responses(client)) for client in clients] == [1, 1, 1]

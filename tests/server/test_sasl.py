@@ -18,11 +18,13 @@ from trio.testing import MockClock
 from mqd.errors import ErrorCode
 from mqd.limits import SASL_REQUESTS_MAX
 from mqd.security.client_listeners import SecurityProtocol
+from mqd.security.hashed_users import line_of, parse_users
 from mqd.security.plain import plain_token
 from mqd.security.principal import ANONYMOUS, Principal
 from mqd.security.scram import ScramClient, new_credential
 from mqd.security.scram_credentials import ScramMechanism
 from mqd.server.connection import Connection
+from tests.log.support import InlineDisk
 from tests.server.rig import Client, Rig, rig, run_until_idle
 
 JAAS = (
@@ -124,6 +126,48 @@ async def test_requests_that_are_sent_together(tmp_path: Path) -> None:
         client.post("metadata", 9, {"topics": []})
         await run_until_idle()
         assert [response.error_code for response in client.responses()] == [0, 0, 0]
+
+
+FILE = 'org.apache.kafka.common.security.plain.PlainLoginModule required users_file="users";'
+
+
+def with_users(made: Rig) -> None:
+    """Give PLAIN a user. The disk does the work of threads at once."""
+    made.node.sasl.disk = InlineDisk()
+    users = made.node.sasl.listener("SASL_PLAINTEXT").hashed_users
+    users.replace(parse_users(line_of("alice", "secret", b"salt", 4_096)))
+
+
+async def test_users_in_a_file(tmp_path: Path) -> None:
+    """The check of a password is done in a thread; the next request waits for it."""
+    key = "listener.name.sasl_plaintext.plain.sasl.jaas.config"
+    async with rig(tmp_path, SecurityProtocol.SASL_PLAINTEXT, **{**OPTIONS, key: FILE}) as made:
+        with_users(made)
+        client = await client_of(made)
+        response = await client.log_in()
+        assert (response.error_code, client.connection.principal.name) == (0, "alice")
+        assert (await client.metadata()).error_code == 0
+        client = await client_of(made)
+        client.post("sasl_handshake", 1, {"mechanism": "PLAIN"})
+        client.post("sasl_authenticate", 2, {"auth_bytes": GOOD})
+        client.post("metadata", 9, {"topics": []})
+        await run_until_idle()
+        assert [response.error_code for response in client.responses()] == [0, 0, 0]
+
+
+async def test_a_wrong_password_of_a_file(tmp_path: Path) -> None:
+    key = "listener.name.sasl_plaintext.plain.sasl.jaas.config"
+    options = {**OPTIONS, key: FILE, "connection.failed.authentication.delay.ms": "0"}
+    async with rig(tmp_path, SecurityProtocol.SASL_PLAINTEXT, **options) as made:
+        with_users(made)
+        for token in (WRONG, plain_token("nobody", "secret")):
+            client = await client_of(made)
+            response = await client.log_in(token)
+            assert response.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+            assert response.error_message.endswith("Invalid username or password")
+            await run_until_idle()
+            assert client.is_closed()
+        assert made.node.sasl.failures == 2
 
 
 async def test_scram(tmp_path: Path) -> None:

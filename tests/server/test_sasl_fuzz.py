@@ -34,7 +34,7 @@ async def test_damaged_logins(tmp_path: Path, mock_clock: MockClock) -> None:
                 await run_until_idle()
             assert all(each.principal == ANONYMOUS for each in node.server._connections)
             assert not serves_metadata(bytes(client.sock.sent))
-        for _ in range(3):  # whoever has not ended gets no more time
+        for _ in range(3):  # a task that has not ended gets no more time
             mock_clock.jump(12)
             await run_until_idle()
         assert not node.server._connections

@@ -92,6 +92,40 @@ async def test_connections_of_one_address_have_a_limit(tmp_path: Path) -> None:
         assert await serves(await node.connect(address="10.0.0.1"))
 
 
+async def test_connections_above_the_limit_of_their_listener_wait(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    limit: dict[str, Any] = {"listener.name.PLAINTEXT.max.connections": "2"}
+    async with rig(tmp_path, **limit) as node:
+        clients = [await node.connect(address=f"10.0.0.{number}") for number in range(4)]
+        assert [await serves(client) for client in clients] == [True, True, False, False]
+        assert not any(client.sock.closed for client in clients)
+        clients[0].reset()
+        await run_until_idle()
+        assert len(clients[2].responses()) == 1, "it was accepted in place of the first"
+        assert clients[3].responses() == []
+        assert await serves(await node.connect(PEER))
+        assert node.server.statistics().refused_connections == 0
+    assert "listener=PLAINTEXT connections=2" in caplog.text
+
+
+async def test_an_override_replaces_the_limit_of_one_address(tmp_path: Path) -> None:
+    overrides = "10.0.0.1:3, [fe80:0::1]:1,127.0.0.1:1,10.0.0.9:0"
+    async with rig(
+        tmp_path, max_connections_per_ip="2", max_connections_per_ip_overrides=overrides
+    ) as node:
+
+        async def accepted(address: str) -> int:
+            clients = [await node.connect(address=address) for _ in range(4)]
+            return sum(not client.sock.closed for client in clients)
+
+        assert await accepted("10.0.0.1") == 3
+        assert await accepted("10.0.0.2") == 2
+        assert await accepted("fe80::1") == 1
+        assert await accepted("127.0.0.1") == 1
+        assert await accepted("::ffff:10.0.0.9") == 0
+
+
 async def test_peers_are_accepted_whatever_clients_do(tmp_path: Path) -> None:
     async with rig(tmp_path, max_connections="10", max_connections_per_ip="1") as node:
         others = [await node.connect(address=f"10.1.0.{number}") for number in range(9)]

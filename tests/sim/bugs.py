@@ -158,7 +158,7 @@ def flush_before_ack_ignored() -> Patches:
 # -- followers
 
 
-@bug("whoever becomes a follower cuts its log to its high watermark (KIP-101)")
+@bug("a new follower cuts its log to its high watermark (KIP-101)")
 def truncates_to_high_watermark() -> Patches:
     original = Follower._action
     cut: list[Any] = []

@@ -88,6 +88,8 @@ def sample(
 ) -> Report:
     """Take that many walks. `states` counts the steps of all; a trace is that of its walk."""
     report, chance = Report(), random.Random(seed)
+    known: dict[State, list[tuple[str, State]]] = {}
+    """The steps from each state: walks begin alike."""
     for _ in range(walks):
         state = start
         names: list[str] = []
@@ -96,7 +98,10 @@ def sample(
             for kind in kinds:
                 report.found[kind] += 1
                 report.traces.setdefault(kind, names.copy())
-            following = [] if kinds or is_end(state) else list(steps(state))
+            following = known.get(state)
+            if following is None:
+                following = [] if kinds or is_end(state) else list(steps(state))
+                known[state] = following
             if not following:
                 report.ends += 1
                 break

@@ -103,18 +103,22 @@ def test_a_name_of_249_characters(
     assert stream.run() == [5] and stream.values() == everything
 
 
-TEN_MB = json.dumps({f"t{topic}": dict.fromkeys(range(10), 1) for topic in range(120_000)})
+def ten_mb() -> str:
+    return json.dumps({f"t{topic}": dict.fromkeys(range(10), 1) for topic in range(120_000)})
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"startingOffsets": TEN_MB}, "Partitions specified for Kafka start offsets don't match"),
-        ({"startingOffsets": TEN_MB[:-1]}, r"Expected e\.g\."),
-        ({"startingOffsets": '{"t":{"0":NaN}}'}, r"Expected e\.g\."),
-        ({"startingOffsets": "[" * 100_000}, r"Expected e\.g\."),
-        ({"subscribe": "x" * 10_000_000}, "which cannot exist"),
-        ({"startingTimestamp": "-1"}, "Expected a single long value, got -1"),
+        (
+            lambda: {"startingOffsets": ten_mb()},
+            "Partitions specified for Kafka start offsets don't match",
+        ),
+        (lambda: {"startingOffsets": ten_mb()[:-1]}, r"Expected e\.g\."),
+        (lambda: {"startingOffsets": '{"t":{"0":NaN}}'}, r"Expected e\.g\."),
+        (lambda: {"startingOffsets": "[" * 100_000}, r"Expected e\.g\."),
+        (lambda: {"subscribe": "x" * 10_000_000}, "which cannot exist"),
+        (lambda: {"startingTimestamp": "-1"}, "Expected a single long value, got -1"),
     ],
     ids=["10 MB", "10 MB cut off", "NaN", "deep", "10 MB of a name", "negative time"],
 )
@@ -122,11 +126,11 @@ def test_hostile_options(
     spark: SparkSession,
     cluster: Ensemble,
     new_topic: NewTopic,
-    options: dict[str, str],
+    options: Callable[[], dict[str, str]],
     sentence: str,
 ) -> None:
     with pytest.raises(Exception, match=sentence) as error:
-        batch(spark, cluster, **{"subscribe": new_topic(1), **options}).count()
+        batch(spark, cluster, **{"subscribe": new_topic(1), **options()}).count()
     assert len(str(error.value)) < MESSAGE_MAX
 
 

@@ -17,7 +17,7 @@ PARENT = """
 import signal
 from mqd.testing.jobs import results
 from mqd.testing.settings import Settings
-running = results([Settings(seed) for seed in range(100)], jobs=2)
+running = results([Settings(0, seconds=0.1), *map(Settings, range(1, 100))], jobs=2)
 next(running)
 print("begun", flush=True)
 signal.pause()

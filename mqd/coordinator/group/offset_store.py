@@ -157,7 +157,7 @@ class OffsetStore:
         self._open: dict[int, OffsetTransaction] = {}
         """By producer id. None is empty."""
         self._ended: deque[OffsetTransaction] = deque()
-        """Those of which offsets are still in `pending`."""
+        """Those that still have offsets in `pending`."""
         self._places = 0
         self.bytes = 0
         """Bytes in memory."""

@@ -94,8 +94,8 @@ def _check_size(current: Transaction, added: Collection[TopicPartition]) -> None
         raise MqError(
             ErrorCode.POLICY_VIOLATION,
             f"A transaction of {partitions} partitions of {len(topics)} topics is too large: at "
-            f"most {TRANSACTION_PARTITIONS_MAX} partitions, of which each topic takes "
-            f"{_TOPIC_PARTITIONS}. Use several transactions.",
+            f"most {TRANSACTION_PARTITIONS_MAX} partitions are allowed, and each topic counts as "
+            f"{_TOPIC_PARTITIONS} more. Use several transactions.",
         )
 
 

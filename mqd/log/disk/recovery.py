@@ -19,8 +19,8 @@ reach the disk in any order. Among unsynced data, the log ends before the first 
 torn tail. Such a node cannot vouch for its logs until it has caught up.
 
 If the log ends below the checkpointed high watermark, acknowledged records are lost. The report
-says so, and an error is logged. Indexes are rebuilt if they are missing or damaged, or belong to
-segments after the recovery point. Memory is bounded by one chunk or one batch.
+contains that, and an error is logged. Indexes are rebuilt if they are missing or damaged, or belong
+to segments after the recovery point. Memory is bounded by one chunk or one batch.
 """
 
 from __future__ import annotations

@@ -43,6 +43,10 @@ _MODULES = {
     35: "describe_log_dirs",
     36: "sasl_authenticate",
     37: "create_partitions",
+    38: "create_delegation_token",
+    39: "renew_delegation_token",
+    40: "expire_delegation_token",
+    41: "describe_delegation_token",
     42: "delete_groups",
     43: "elect_leaders",
     44: "incremental_alter_configs",
@@ -72,6 +76,7 @@ _MODULES = {
     32_003: "seal_transactions",
 }
 
+_KEYS = {module.replace("_", ""): key for key, module in _MODULES.items()}
 _loaded: dict[int, Api] = {}
 
 
@@ -89,13 +94,12 @@ def by_name(name: str) -> Api:
 
     KeyError if there is none.
     """
-    module_name = name.replace("_", "").lower()
-    for key, module in _MODULES.items():
-        if module.replace("_", "") == module_name:
-            api = by_key(key)
-            assert api is not None
-            return api
-    raise KeyError(name)
+    key = _KEYS.get(name.replace("_", "").lower())
+    if key is None:
+        raise KeyError(name)
+    api = by_key(key)
+    assert api is not None
+    return api
 
 
 def all_apis() -> tuple[Api, ...]:

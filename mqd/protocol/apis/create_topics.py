@@ -41,6 +41,10 @@ REQUEST = message(
     ),
     field("timeout_ms", INT32, default=60000),
     field("validate_only", BOOLEAN),
+    # for whom another node forwards the request (server/mutation_quotas.py)
+    field("client_principal", STRING, since=5, tag=10_000, default=""),
+    field("client_id", STRING, since=5, tag=10_001, default=""),
+    field("client_api_version", INT16, since=5, tag=10_002, default=0),
 )
 
 RESPONSE = message(

@@ -15,6 +15,10 @@ REQUEST = message(
     field("topics", array(field("name", STRING, default=None), field("topic_id", UUID)), since=6),
     field("topic_names", array(STRING), until=5),
     field("timeout_ms", INT32),
+    # for whom another node forwards the request (server/mutation_quotas.py)
+    field("client_principal", STRING, since=4, tag=10_000, default=""),
+    field("client_id", STRING, since=4, tag=10_001, default=""),
+    field("client_api_version", INT16, since=4, tag=10_002, default=0),
 )
 
 RESPONSE = message(

@@ -22,8 +22,11 @@ async def at_controller(
     request: Mapping[str, Any],
     here: Callable[[], Awaitable[Mapping[str, Any]]],
     timeout_ms: int,
+    *,
+    version: int | None = None,
 ) -> Mapping[str, Any]:
-    """Call `here` on the controller's node; any other node forwards the request to it.
+    """Call `here` on the controller's node; any other node forwards the request to it, in
+    `version`, or the client's.
 
     A forwarded request is not forwarded again: NOT_CONTROLLER makes the sender refresh its
     metadata.
@@ -33,7 +36,11 @@ async def at_controller(
     api = by_key(context.header.api_key)
     assert api is not None
     return await context.node.controller.at_controller(
-        here, api.name, context.header.api_version, request, timeout=timeout_ms / 1000
+        here,
+        api.name,
+        context.header.api_version if version is None else version,
+        request,
+        timeout=timeout_ms / 1000,
     )
 
 

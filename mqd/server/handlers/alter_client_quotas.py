@@ -16,10 +16,10 @@ from mqd.controller.client_quotas import (
     quota_entity,
 )
 from mqd.controller.metadata_version import check_security_allowed
-from mqd.controller.records import QuotaEntity
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import QUOTA_CHANGES_MAX, QUOTA_ENTITIES_MAX
 from mqd.security.acls import Operation
+from mqd.security.quotas import QuotaEntity
 from mqd.server.authorization import require_cluster
 from mqd.server.context import Context
 from mqd.server.handlers.admin import DEFAULT_TIMEOUT_MS, at_controller

@@ -6,7 +6,7 @@ v2 flexible. v3 as v2; its clients know the error THROTTLING_QUOTA_EXCEEDED.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from typing import Any
 
 from mqd.controller.create_partitions import CreatePartitions, MorePartitions
@@ -17,8 +17,7 @@ from mqd.protocol.slices import Slices
 from mqd.security.acls import Operation, ResourceType
 from mqd.server.authorization import is_authorized, permissions_of
 from mqd.server.context import Context
-from mqd.server.handlers.admin import at_controller
-from mqd.server.mutation_quotas import THROTTLED, without_throttled
+from mqd.server.mutation_quotas import THROTTLED, at_counting_controller, without_throttled
 from mqd.server.portions import with_fields
 from mqd.server.slices import finished_in_slices
 
@@ -29,38 +28,30 @@ _STRICT_SINCE = 3
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     check_topic_count(request.topics, CREATED_TOPICS_MAX)
     request, denied = await finished_in_slices(_without_denied(context, request))
-    request, throttled = await finished_in_slices(_without_throttled(context, request))
-    denied += throttled
     if denied and not request.topics:
         return {"results": denied}
-    op = CreatePartitions(
-        tuple(
-            MorePartitions(
-                topic.name,
-                topic["count"],
-                None
-                if topic.assignments is None
-                else tuple(tuple(row.broker_ids) for row in topic.assignments),
-            )
-            for topic in request.topics
-        ),
-        validate_only=request.validate_only,
-    )
 
     async def here() -> Mapping[str, Any]:
-        results = await context.node.controller.submit(op)
-        return {
-            "results": [
-                {
-                    "name": result.name,
-                    "error_code": result.error_code,
-                    "error_message": result.error_message,
-                }
-                for result in results
-            ]
-        }
+        context.node.controller.check_is_controller()
+        topics, throttled, throttle_ms = await finished_in_slices(
+            _without_throttled(context, request)
+        )
+        results = (
+            await context.node.controller.submit(_operation(topics, request.validate_only))
+            if topics or not throttled
+            else ()
+        )
+        rows = [
+            {
+                "name": result.name,
+                "error_code": result.error_code,
+                "error_message": result.error_message,
+            }
+            for result in results
+        ]
+        return {"throttle_time_ms": throttle_ms, "results": [*throttled, *rows]}
 
-    response = await at_controller(context, request, here, request.timeout_ms)
+    response = await at_counting_controller(context, request, here, request.timeout_ms)
     return {**response, "results": [*denied, *response["results"]]} if denied else response
 
 
@@ -83,8 +74,26 @@ def _without_denied(context: Context, request: Any) -> Slices[tuple[Any, list[di
     return with_fields(request, topics=allowed), denied
 
 
-def _without_throttled(context: Context, request: Any) -> Slices[tuple[Any, list[dict[str, Any]]]]:
-    """The request without topics that the client's quota does not allow, and a row for each."""
+def _operation(topics: Iterable[Any], validate_only: bool) -> CreatePartitions:
+    return CreatePartitions(
+        tuple(
+            MorePartitions(
+                topic.name,
+                topic["count"],
+                None
+                if topic.assignments is None
+                else tuple(tuple(row.broker_ids) for row in topic.assignments),
+            )
+            for topic in topics
+        ),
+        validate_only=validate_only,
+    )
+
+
+def _without_throttled(
+    context: Context, request: Any
+) -> Slices[tuple[list[Any], list[dict[str, Any]], int]]:
+    """The topics that the client's quota allows, rows for the others, and the throttle time."""
     topics = context.node.image.topics
 
     def new_partitions_of(row: Any) -> int:
@@ -94,14 +103,10 @@ def _without_throttled(context: Context, request: Any) -> Slices[tuple[Any, list
         added: int = row["count"] - len(topic.partitions)
         return max(0, added)
 
-    allowed, refused = yield from without_throttled(
-        context, request.topics, new_partitions_of, _STRICT_SINCE
+    allowed, refused, throttle_ms = yield from without_throttled(
+        context, request, request.topics, new_partitions_of, _STRICT_SINCE
     )
-    if not refused:
-        return request, []
-    return with_fields(request, topics=allowed), [
-        {"name": topic.name, **THROTTLED} for topic in refused
-    ]
+    return allowed, [{"name": topic.name, **THROTTLED} for topic in refused], throttle_ms
 
 
 def failed(request: Any, error: MqError) -> Generator[int, None, dict[str, Any]]:

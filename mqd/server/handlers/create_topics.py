@@ -18,8 +18,8 @@ from mqd.protocol.slices import Slices
 from mqd.security.acls import Operation, ResourceType
 from mqd.server.authorization import is_authorized, is_authorized_for_cluster, permissions_of
 from mqd.server.context import Context
-from mqd.server.handlers.admin import at_controller, log_without_effect
-from mqd.server.mutation_quotas import THROTTLED, without_throttled
+from mqd.server.handlers.admin import log_without_effect
+from mqd.server.mutation_quotas import THROTTLED, at_counting_controller, without_throttled
 from mqd.server.portions import with_fields
 from mqd.server.slices import finished_in_slices, listed_in_slices
 
@@ -31,19 +31,25 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     node = context.node
     config = effective_node_config(node.config, node.image, node.node_id)
     request, denied = await finished_in_slices(_without_denied(context, request))
-    request, throttled = await finished_in_slices(_without_throttled(context, request, config))
-    denied += throttled
     if denied and not request.topics:
         return {"topics": denied}
 
     async def here() -> Mapping[str, Any]:
-        op = CreateTopics.of_request(request, config, node.entropy.uuid, len(node.peers.nodes))
-        results = await node.controller.submit(op)
-        known: dict[tuple[tuple[str, str], ...], list[dict[str, Any]]] = {}
-        rows = (_row(result, config, known) for result in results)
-        return {"topics": await listed_in_slices(rows, lambda row: 1 + len(row["configs"]))}
+        node.controller.check_is_controller()
+        allowed, throttled, throttle_ms = await finished_in_slices(
+            _without_throttled(context, request, config)
+        )
+        topics: list[dict[str, Any]] = []
+        if allowed.topics or not throttled:
+            uuid, nodes = node.entropy.uuid, len(node.peers.nodes)
+            op = CreateTopics.of_request(allowed, config, uuid, nodes)
+            results = await node.controller.submit(op)
+            known: dict[tuple[tuple[str, str], ...], list[dict[str, Any]]] = {}
+            rows = (_row(result, config, known) for result in results)
+            topics = await listed_in_slices(rows, lambda row: 1 + len(row["configs"]))
+        return {"throttle_time_ms": throttle_ms, "topics": [*topics, *throttled]}
 
-    response = await at_controller(context, request, here, request.timeout_ms)
+    response = await at_counting_controller(context, request, here, request.timeout_ms)
     if permissions_of(context) is None:
         return {**response, "topics": [*response["topics"], *denied]} if denied else response
     visible = await finished_in_slices(_without_hidden_configs(context, response["topics"]))
@@ -80,8 +86,10 @@ def _without_denied(context: Context, request: Any) -> Slices[tuple[Any, list[di
 
 def _without_throttled(
     context: Context, request: Any, config: NodeConfig
-) -> Slices[tuple[Any, list[dict[str, Any]]]]:
-    """The request without topics that the client's quota does not allow, and a row for each."""
+) -> Slices[tuple[Any, list[dict[str, Any]], int]]:
+    """The request without topics that the client's quota does not allow, a row for each of these,
+    and the throttle time.
+    """
     default = config.integer("num.partitions")
 
     def partitions_of(topic: Any) -> int:
@@ -91,11 +99,11 @@ def _without_throttled(
             return len(topic.assignments)
         return topic.num_partitions if topic.num_partitions > 0 else default
 
-    allowed, refused = yield from without_throttled(
-        context, request.topics, partitions_of, _STRICT_SINCE
+    allowed, refused, throttle_ms = yield from without_throttled(
+        context, request, request.topics, partitions_of, _STRICT_SINCE
     )
     if not refused:
-        return request, []
+        return request, [], throttle_ms
     rows = [
         {
             "name": topic.name,
@@ -106,7 +114,7 @@ def _without_throttled(
         }
         for topic in refused
     ]
-    return with_fields(request, topics=allowed), rows
+    return with_fields(request, topics=allowed), rows, throttle_ms
 
 
 def _without_hidden_configs(

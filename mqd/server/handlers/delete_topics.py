@@ -17,8 +17,7 @@ from mqd.protocol.slices import Slices
 from mqd.security.acls import Operation, ResourceType
 from mqd.server.authorization import REFUSALS, is_authorized, is_authorized_for_cluster
 from mqd.server.context import Context
-from mqd.server.handlers.admin import at_controller
-from mqd.server.mutation_quotas import THROTTLED, without_throttled
+from mqd.server.mutation_quotas import THROTTLED, at_counting_controller, without_throttled
 from mqd.server.portions import with_fields
 from mqd.server.slices import finished_in_slices, listed_in_slices
 from mqd.types import ZERO_UUID
@@ -38,29 +37,31 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         raise MqError(code, "delete.topic.enable is false on this node.")
 
     request, denied = await finished_in_slices(_without_denied(context, request))
-    request, throttled = await finished_in_slices(_without_throttled(context, request))
-    denied += throttled
     if denied and not request.topics and not request.topic_names:
         return {"responses": denied}
 
     async def here() -> Mapping[str, Any]:
         check_topic_count(request.topics or request.topic_names, DELETED_TOPICS_MAX)
-        results = await node.controller.submit(
-            DeleteTopics(tuple(await listed_in_slices(_requested(request))))
+        node.controller.check_is_controller()
+        allowed, throttled, throttle_ms = await finished_in_slices(
+            _without_throttled(context, request)
         )
-        return {
-            "responses": [
-                {
-                    "name": result.name,
-                    "topic_id": result.topic_id,
-                    "error_code": result.error_code,
-                    "error_message": result.error_message,
-                }
-                for result in results
-            ]
-        }
+        names = tuple(await listed_in_slices(_requested(allowed)))
+        results = (
+            await node.controller.submit(DeleteTopics(names)) if names or not throttled else ()
+        )
+        rows = [
+            {
+                "name": result.name,
+                "topic_id": result.topic_id,
+                "error_code": result.error_code,
+                "error_message": result.error_message,
+            }
+            for result in results
+        ]
+        return {"throttle_time_ms": throttle_ms, "responses": [*throttled, *rows]}
 
-    response = await at_controller(context, request, here, request.timeout_ms)
+    response = await at_counting_controller(context, request, here, request.timeout_ms)
     return {**response, "responses": [*denied, *response["responses"]]} if denied else response
 
 
@@ -125,8 +126,12 @@ def _requested(request: Any) -> Iterator[TopicName]:
     yield from map(TopicName, request.topic_names)
 
 
-def _without_throttled(context: Context, request: Any) -> Slices[tuple[Any, list[dict[str, Any]]]]:
-    """The request without topics that the client's quota does not allow, and a row for each."""
+def _without_throttled(
+    context: Context, request: Any
+) -> Slices[tuple[Any, list[dict[str, Any]], int]]:
+    """The request without topics that the client's quota does not allow, a row for each of these,
+    and the throttle time.
+    """
     image = context.node.image
 
     def partitions_of(row: Any) -> int:
@@ -140,11 +145,11 @@ def _without_throttled(context: Context, request: Any) -> Slices[tuple[Any, list
         return len(topic.partitions) if topic is not None else 0
 
     field = "topics" if request.topics else "topic_names"
-    allowed, refused = yield from without_throttled(
-        context, request[field], partitions_of, _STRICT_SINCE
+    allowed, refused, throttle_ms = yield from without_throttled(
+        context, request, request[field], partitions_of, _STRICT_SINCE
     )
     if not refused:
-        return request, []
+        return request, [], throttle_ms
     rows = [
         {
             "name": row if isinstance(row, str) else row.name,
@@ -153,7 +158,7 @@ def _without_throttled(context: Context, request: Any) -> Slices[tuple[Any, list
         }
         for row in refused
     ]
-    return with_fields(request, **{field: allowed}), rows
+    return with_fields(request, **{field: allowed}), rows, throttle_ms
 
 
 def failed(request: Any, error: MqError) -> Generator[int, None, dict[str, Any]]:

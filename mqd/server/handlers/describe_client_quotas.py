@@ -10,10 +10,9 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from mqd.controller.image import MetadataImage
-from mqd.controller.records import QuotaEntity
 from mqd.errors import ErrorCode, MqError
 from mqd.security.acls import Operation
-from mqd.security.quotas import CLIENT_ENTITY, IP_ENTITY, USER_ENTITY
+from mqd.security.quotas import CLIENT_ENTITY, IP_ENTITY, USER_ENTITY, QuotaEntity
 from mqd.server.authorization import require_cluster
 from mqd.server.context import Context
 from mqd.server.slices import finished_soon

@@ -1,5 +1,5 @@
 """DescribeConfigs (key 32), versions 1 to 4: every key of a topic, of a group, of this node, of all
-nodes, of this node's loggers.
+nodes, of this node's loggers, of a subscription of client metrics.
 
 v1 sources and synonyms. v3 types and documentation. v4 flexible. An empty list of keys means all,
 like null. A resource that a request names twice has two rows; a request that repeats one more than
@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Generator, Iterable, Iterator, Mapping
 from itertools import dropwhile
 from typing import Any, Final
 
+from mqd.client_metrics import CLIENT_METRICS_OPTIONS, parse_client_metrics_option
 from mqd.config import (
     GROUP_OPTIONS,
     NODE_OPTIONS,
@@ -147,6 +148,12 @@ def _configs(node: Node, request: Any, resource: Any) -> Iterator[dict[str, Any]
         if not name:
             raise MqError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
         return _group(node, name, request)
+    if resource.resource_type == ResourceType.CLIENT_METRICS:
+        if not name:
+            raise MqError(
+                ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty"
+            )
+        return _client_metrics(node, name, request)
     raise MqError(
         ErrorCode.INVALID_REQUEST,
         f"Resources of type {resource.resource_type} have no configuration here.",
@@ -184,6 +191,18 @@ def _group(node: Node, group_id: str, request: Any) -> Iterator[dict[str, Any]]:
         ]
         _, value, source = candidates[0]
         yield _row(key, GROUP_OPTIONS[key], value, source, candidates, request, read_only=False)
+
+
+def _client_metrics(node: Node, name: str, request: Any) -> Iterator[dict[str, Any]]:
+    """Of any subscription: one that does not exist has the defaults."""
+    texts = node.image.client_metrics_configs(name)
+    for key, option in CLIENT_METRICS_OPTIONS.items():
+        value, source, candidates = option.default, Source.DEFAULT, Candidates()
+        if key in texts:
+            value = parse_client_metrics_option(key, texts[key])
+            source = Source.CLIENT_METRICS
+            candidates = [(key, value, source)]
+        yield _row(key, option, value, source, candidates, request, read_only=False)
 
 
 def _node(node: Node, request: Any) -> Iterator[dict[str, Any]]:

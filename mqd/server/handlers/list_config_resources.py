@@ -1,8 +1,7 @@
 """ListConfigResources (key 74), versions 0 to 1: names of resources that have, or may have, a
 configuration (KIP-1142).
 
-v0 only client metrics subscriptions, which mqd does not have. v1 every type. Groups with an
-override are listed.
+v0 only client metrics subscriptions. v1 every type. Groups with an override are listed.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mqd.controller.configs import ResourceType
-from mqd.controller.image import GROUP, MetadataImage
+from mqd.controller.image import CLIENT_METRICS, GROUP, MetadataImage
 from mqd.errors import ErrorCode, MqError
 from mqd.security.acls import Operation
 from mqd.server.authorization import require_cluster
@@ -49,11 +48,12 @@ def handle(context: Context, request: Any) -> Mapping[str, Any]:
 
 
 def _names(image: MetadataImage, number: ResourceType) -> Iterable[str]:
-    if number == ResourceType.GROUP:
-        return sorted(name for kind, name in image.configs if kind == GROUP)
+    if number in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
+        wanted = GROUP if number == ResourceType.GROUP else CLIENT_METRICS
+        return sorted(name for kind, name in image.configs if kind == wanted)
     if number in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
         return [str(node_id) for node_id in sorted(image.brokers)]
-    return sorted(image.topics) if number == ResourceType.TOPIC else ()
+    return sorted(image.topics)
 
 
 def failed(request: Any, error: MqError) -> Mapping[str, Any]:

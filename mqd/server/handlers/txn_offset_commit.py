@@ -2,7 +2,7 @@
 effect when the transaction commits. Served by the group's coordinator, after the transaction
 coordinator has confirmed that the transaction is open (KIP-890).
 
-v3 which member of which generation commits (KIP-447). v5 adds the coordinator's partition to the
+v3 adds the member and generation that commit (KIP-447). v5 adds the coordinator's partition to the
 transaction implicitly.
 """
 

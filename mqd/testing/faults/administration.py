@@ -25,8 +25,8 @@ from mqd.testing.faults.plan import FaultPlan, Mode
 from mqd.types import TopicPartition
 
 SHORTENED = "x-short"
-"""The topic that loses its oldest records. DeleteRecords can remove records of which an isolated
-replica has another version: its log agrees only from the new log start on. So no check compares
+"""The topic that loses its oldest records. An isolated replica can have other records where
+DeleteRecords removed records: its log agrees only from the new log start on. So no check compares
 records of this topic.
 """
 THROWAWAY = "x"
