@@ -29,6 +29,7 @@ import aiokafka
 import confluent_kafka
 import kafka
 
+from .differences import differences
 from .ensemble import Ensemble, ensemble
 from .node import NodeFailed, end_on_sigterm
 
@@ -82,7 +83,7 @@ class Client(ABC):
             if numbers != wanted:
                 self.errors.append(
                     f"partition {partition}: {len(numbers)} records in the consumer's order "
-                    f"are not the {len(wanted)} sent"
+                    f"are not the {len(wanted)} sent: {differences(numbers, wanted)}"
                 )
         return [f"{self.name}: {error}" for error in self.errors]
 

@@ -165,6 +165,7 @@ class Connection:
         self.frames = FrameBuffer(
             self.request_pool,
             UNAUTHENTICATED_FRAME_BYTES_MAX if listener == PEER else owner.request_bytes_max,
+            is_of_nodes=listener == PEER,
         )
         self.barrier = False
         """Whether a task handles a request. Later requests wait, because clients expect

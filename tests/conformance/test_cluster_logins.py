@@ -21,12 +21,17 @@ from .clients import TIMEOUT_S, kcat, kcat_knows_scram
 from .secured_cluster import MECHANISMS, USER, SecuredCluster, token
 from .test_kafka_tools import SCRIPT, TOOL_SECONDS, have_tools
 
+QUICK = [("SSL", None), ("SASL", "PLAIN"), ("TLS", "SCRAM-SHA-256")]
+"""Listener and mechanism. These also run where there is little time; the others are slow tests."""
 CASES = [
-    ("SSL", None),
-    *(("SASL", mechanism) for mechanism in MECHANISMS),
-    *(("TLS", mechanism) for mechanism in MECHANISMS),
+    *QUICK,
+    *(
+        pytest.param(listener, mechanism, marks=pytest.mark.slow)
+        for listener in ("SASL", "TLS")
+        for mechanism in MECHANISMS
+        if (listener, mechanism) not in QUICK
+    ),
 ]
-"""Listener and mechanism."""
 VALUES = [b"zero", b"one", b"two"]
 """One for each partition."""
 

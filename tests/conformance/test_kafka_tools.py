@@ -73,6 +73,7 @@ def test_acls_users_and_quotas(guarded: Broker, new_name: Callable[[], str]) -> 
     assert "producer_byte_rate=1024.0" in described
 
 
+@pytest.mark.slow
 def test_mqctl_creates_the_acls_of_the_same_options(
     guarded: Broker, new_name: Callable[[], str]
 ) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import ssl
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +18,7 @@ from mqd.config import NodeConfig, StartError
 from mqd.io.certificates import Authority, issue_node
 from mqd.io.net import OsListener, OsNetwork, OsSocket
 from mqd.io.tls import TlsListener, TlsSocket
+from mqd.io.tls_errors import server_reason
 from mqd.node.certificates import CertificateSource
 from mqd.node.listeners import ClientTls
 from mqd.node.peer_tls import PeerTls
@@ -65,7 +68,7 @@ def node(directory: Path, mode: str, names: int, known: Peers) -> PeerTls:
         ("disabled", "preferred", 1, "plaintext"),
         ("required", "disabled", 1, "the other node needs peer.ssl=preferred or required"),
         ("disabled", "required", 1, "closed the connection during the TLS handshake"),
-        ("required", "required", 2, "the certificate names mqd://c/nodes/2, and not"),
+        ("required", "required", 2, "the certificate is for mqd://c/nodes/2, expected"),
     ],
 )
 async def test_two_nodes_agree(
@@ -129,8 +132,74 @@ async def test_two_nodes_agree(
 
 
 def test_a_node_does_not_start_without_a_certificate() -> None:
-    with pytest.raises(StartError, match=r"peer\.ssl=required: listener PEER: has no certificate"):
+    with pytest.raises(StartError, match=r"peer\.ssl=required needs a certificate: set"):
         PeerTls(NodeConfig.load(overrides={"peer.ssl": "required"}), peers())
+
+
+def test_a_node_does_not_start_without_a_truststore(tmp_path: Path) -> None:
+    key = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(tmp_path / "never read")}
+    with pytest.raises(
+        StartError,
+        match=r"peer\.ssl=required needs a truststore: set ssl\.truststore\.location, or "
+        r"listener\.name\.peer\.ssl\.truststore\.location",
+    ):
+        PeerTls(NodeConfig.load(overrides={"peer.ssl": "required", **key}), peers())
+
+
+async def test_a_node_that_stops_is_no_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "mqd.node.peer_tls")
+    plain = await OsNetwork().listen("127.0.0.1", 0)
+    known = peers(plain.port)
+    acceptor = node(tmp_path, "required", 1, known).acceptor
+    assert acceptor is not None
+    listener = TlsListener(plain, acceptor)
+    network = node(tmp_path, "required", 2, known).network(OsNetwork())
+    serves = True
+
+    async def serve() -> None:
+        while True:
+            sock = await listener.accept()
+            with trio.move_on_after(5):
+                while serves and not sock.is_established:
+                    try:
+                        sock.receive_into(memoryview(bytearray(1)))
+                    except BlockingIOError:
+                        await trio.lowlevel.checkpoint()
+            sock.close()
+
+    async def connect() -> None:
+        with trio.fail_after(5):
+            (await network.connect("127.0.0.1", plain.port)).close()
+
+    def levels() -> list[str]:
+        return [record.levelname for record in caplog.records]
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve)
+        serves = False
+        with pytest.raises(OSError, match="closed the connection"):
+            await connect()
+        assert levels() == ["WARNING"], "it was never connected"
+        serves = True
+        await connect()
+        serves = False
+        with pytest.raises(OSError, match="closed the connection"):
+            await connect()
+        assert levels() == ["WARNING", "INFO"]
+        nursery.cancel_scope.cancel()
+    plain.close()
+
+
+def test_messages_between_nodes_name_the_keys_of_nodes() -> None:
+    error = ssl.SSLError()
+    error.reason = "TLSV1_ALERT_UNKNOWN_CA"
+    assert server_reason(error, is_of_nodes=True) == (
+        "another node ended the TLS handshake: it does not trust the CA that signed the "
+        "certificate",
+        "compare `listener.name.peer.ssl.truststore.*` of both nodes",
+    )
 
 
 async def test_changed_files_are_read_and_invalid_ones_are_not_used(

@@ -125,7 +125,7 @@ async def test_nodes_have_no_quotas(tmp_path: Path) -> None:
         connection = next(iter(node.server._connections))
         connection.authenticated(NodeId(2))
         node.node.quotas.used(connection, 100.0)
-        assert node.node.quotas.of_other_request(connection) == 0
+        assert node.node.quotas.throttle_for_other_request(connection) == 0
 
 
 async def test_a_closed_connection_is_not_kept_while_it_is_muted(
