@@ -2,7 +2,8 @@
 the ones before it.
 
 A profile is a properties file with Kafka's client properties, in the user's configuration folder.
-It may contain passwords: its mode is 0600, and mqctl refuses a file that others can read.
+It may contain passwords: its mode is 0600, and mqctl refuses a file that others can read. Its paths
+of files are absolute, so that it works in every directory.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from mqctl.failure import USAGE, Failure
@@ -43,7 +44,18 @@ def properties(profile: str | None, command_config: str | None) -> dict[str, str
             found[variable.removeprefix("MQCTL_").lower().replace("_", ".")] = value
     path = command_config or os.environ.get(CONFIG_VARIABLE)
     if path:
-        found.update(read_file(Path(path), "--command-config"))
+        found.update(_read_config(Path(path)))
+    return found
+
+
+def _read_config(path: Path) -> dict[str, str]:
+    """The properties of --command-config. Warns if others can read passwords in it."""
+    from mqctl.passwords import warn_if_readable
+    from mqd.client.client_properties import SECRET_KEYS
+
+    found = read_file(path, "--command-config")
+    if not SECRET_KEYS.isdisjoint(found):
+        warn_if_readable(str(path), path.expanduser().stat().st_mode)
     return found
 
 
@@ -90,20 +102,41 @@ def read(name: str) -> dict[str, str]:
     return read_file(path, "profile")
 
 
+def with_absolute_paths(values: Mapping[str, str], directory: Path) -> dict[str, str]:
+    """Client properties whose paths of files do not depend on the working directory. Relative ones
+    are relative to `directory`.
+    """
+    from mqd.client.client_properties import FILE_KEYS
+
+    return {
+        key: str(directory.absolute() / Path(value).expanduser())
+        if key in FILE_KEYS and value
+        else value
+        for key, value in values.items()
+    }
+
+
 def write(name: str, values: Mapping[str, str]) -> None:
     """Create or replace a profile, with mode 0600."""
     lines = [f"{_escaped(key)}={_escaped(value)}\n" for key, value in sorted(values.items())]
     _write(path_of(name), "".join(lines))
 
 
-def delete(name: str) -> None:
-    """Raises Failure if it does not exist."""
-    try:
-        path_of(name).unlink()
-    except FileNotFoundError:
-        raise Failure(f"profile '{name}' does not exist", exit_code=USAGE) from None
-    if current() == name:
-        use(None)
+def delete(names: Iterable[str]) -> None:
+    """Delete all, or none: raises Failure if one does not exist."""
+    paths = {name: path_of(name) for name in names}
+    for name, path in paths.items():
+        if not path.exists():
+            raise Failure(
+                f"profile '{name}' does not exist",
+                remedy="list the profiles with `mqctl profile list`",
+                exit_code=USAGE,
+            )
+    chosen = current()
+    for name, path in paths.items():
+        path.unlink(missing_ok=True)
+        if chosen == name:
+            use(None)
 
 
 def path_of(name: str) -> Path:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mqd.errors import ErrorCode, MqError
+from mqd.file_modes import others_can_read, remedy_for
 from mqd.limits import CONNECTIONS_IDLE_LEAST_MS
 from mqd.option_table import GROUP_OPTIONS, NODE_OPTIONS, OPTIONS, TOPIC_OPTIONS
 from mqd.options import INT_MAX, ConfigError, Option, OptionType, StartError, Status, Value
@@ -53,8 +54,6 @@ __all__ = [
 ]
 
 ENVIRONMENT_PREFIX = "MQD_"
-_OTHERS = 0o077
-"""Permissions of users other than the owner of a file."""
 LISTENER_PREFIX = "listener.name."
 PEER_LISTENER_NAME = "peer"
 """The peer listener in `listener.name.peer.*`."""
@@ -144,10 +143,10 @@ class NodeConfig(Mapping[str, Value]):
             for setting in read_config_file(file):
                 line = "" if setting.line is None else f", line {setting.line}"
                 reader.set(setting.key, setting.value, Source.FILE, f"{file}{line}: ")
-            if reader.has_secrets and file.stat().st_mode & _OTHERS:
+            if reader.has_secrets and others_can_read(file):
                 reader.warnings.append(
-                    f"users other than the owner can read {file}, which has passwords or keys: run "
-                    f"chmod 600 {file}"
+                    f"users other than the owner can read {file}, which has passwords or keys: "
+                    f"{remedy_for(file)}"
                 )
         for variable, text in sorted((environment or {}).items()):
             if variable.startswith(ENVIRONMENT_PREFIX):

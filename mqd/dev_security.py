@@ -1,5 +1,5 @@
-"""What makes the cluster of `mqd dev --secure` secure: certificates, a first user, and a
-configuration for each node.
+"""Prepares the cluster of `mqd dev --secure`: certificates, a first user, and a configuration for
+each node.
 
 In the folder `secure` of the data directory:
 

@@ -1,7 +1,7 @@
-"""How the memory of the machine is divided: one share for each class of what a node keeps. Pure.
+"""How the memory of the machine is divided: one share for each kind of state. Pure.
 
 Connections and the four kinds of state have five eighths of the memory together, unless options say
-otherwise. The metadata of the cluster are counted too, but their bound has no share: it must be the
+otherwise. The metadata of the cluster is counted too, but its bound has no share: it must be the
 same on all nodes. Batches that the broker decompresses have a fixed bound (server/batch_work.py).
 """
 
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from mqd.limits import INSPECTED_BYTES_LARGEST, MIB
 
 SHARE_BYTES_MIN: Final = 16 * MIB
-"""No share is smaller by default. Five of these fit three quarters of 107 MiB."""
+"""No share is smaller by default. Five of these fit into three quarters of 107 MiB."""
 MEMBERS_BYTES_MAX: Final = 512 * MIB
 """The share of group members is no larger by default."""
 

@@ -1,4 +1,4 @@
-"""mqctl cert: a small certificate authority in a directory, without a connection."""
+"""mqctl cert: a certificate authority (CA) in a directory, without a connection."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def user() -> None:
     metavar="N",
     help="Cost of a guess of the password, and of a login. [default: 4096]",
 )
-@password_option
+@password_option()
 @options
 def create(
     settings: Settings, name: str, mechanisms: tuple[str, ...], iterations: int, password_file: Any
@@ -117,7 +117,7 @@ def list_(settings: Settings, names: tuple[str, ...]) -> None:
 
 @click.command("set-password")
 @click.argument("name", metavar="USER")
-@password_option
+@password_option()
 @options
 def set_password(settings: Settings, name: str, password_file: Any) -> None:
     """Change the password of USER, for all mechanisms that the user has.

@@ -31,6 +31,13 @@ SECRET_KEYS: Final = frozenset(
         *("ssl.keystore.key", "ssl.key.pem"),
     }
 )
+FILE_KEYS: Final = frozenset(
+    {
+        *("ssl.truststore.location", "ssl.ca.location"),
+        *("ssl.keystore.location", "ssl.certificate.location", "ssl.key.location"),
+    }
+)
+"""Keys whose values are paths of files."""
 _IGNORED: Final = frozenset(
     {
         *("sasl.client.callback.handler.class", "sasl.login.callback.handler.class"),

@@ -1,7 +1,7 @@
-"""A small certificate authority in a directory, for clusters without another one: `mqctl cert` and
+"""A certificate authority (CA) in a directory, for clusters without another one: `mqctl cert` and
 `mqd dev --secure`.
 
-    ca.key       the private key of the authority (mode 0600). No node needs it: keep it offline
+    ca.key       the private key of the CA (mode 0600). No node needs it: keep it offline
     ca.pem       its certificate, which nodes and clients trust
     NAME.pem     private key and certificate of one node or client (mode 0600)
 
@@ -50,7 +50,7 @@ class CertificateInfo:
 
 
 class Authority:
-    """The key and the certificate of an authority."""
+    """The key and the certificate of a CA."""
 
     def __init__(self, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
         self._key = key
@@ -58,7 +58,7 @@ class Authority:
 
     @classmethod
     def create(cls, name: str, *, now: datetime, days: int = CA_DAYS) -> Authority:
-        """A new one."""
+        """Create a CA."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = _name([("CN", name)])
         certificate = (
@@ -80,7 +80,7 @@ class Authority:
 
     @classmethod
     def load(cls, directory: Path) -> Authority:
-        """That of a directory. Raises OSError and ValueError."""
+        """Load the CA of a directory. Raises OSError and ValueError."""
         key = serialization.load_pem_private_key((directory / CA_KEY).read_bytes(), None)
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise ValueError(f"{directory / CA_KEY} is not a key of `mqctl cert init`")
@@ -188,7 +188,7 @@ def node_file(node_id: int) -> str:
 
 
 def write_private(path: Path, data: bytes, *, replace: bool) -> None:
-    """A file with mode 0600, which is complete when it gets its name. Raises OSError."""
+    """Write a file with mode 0600 atomically. Raises OSError."""
     if not replace and path.exists():
         raise FileExistsError(f"{path} exists")
     temporary = path.with_name(path.name + ".tmp")

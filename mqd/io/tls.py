@@ -9,8 +9,8 @@ decrypted bytes that nobody has received yet, and encrypted bytes that nobody ha
 
 Invariants of `TlsSocket`:
 - At most one piece of encrypted data is unsent; `send` accepts no more before it is sent.
-- `send` reports bytes as sent only when their encrypted form is sent. Those that are encrypted but
-  not reported (`_ahead`) come again at the start of the next call, which skips them.
+- `send` reports bytes as sent only when their encrypted form is sent. The next call starts with
+  the encrypted but unreported bytes (`_ahead`), and skips them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 from mqd.io.disk import File
-from mqd.io.net import LayeredSocket, Listener, OsSocket
+from mqd.io.net import LayeredSocket, Listener, TcpSocket
 from mqd.io.tls_errors import TlsFailed, server_reason
 from mqd.limits import (
     KIB,
@@ -41,12 +42,13 @@ _EXTRA_RECORDS = 64
 """Records of one call beside those that fill its view."""
 
 _scratch = memoryview(bytearray(TLS_RECEIVE_BYTES))
-"""Encrypted bytes on their way from a socket to OpenSSL. Only between two statements."""
+"""Encrypted bytes on their way from a socket to OpenSSL. Its content is valid only until the next
+statement."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsAcceptor:
-    """How a listener accepts connections. A new certificate is a new value."""
+    """How a listener accepts connections. A reloaded certificate creates a new TlsAcceptor."""
 
     context: ssl.SSLContext
     principal_of: Callable[[bytes | None], Principal] | None = None
@@ -55,6 +57,8 @@ class TlsAcceptor:
     """
     allows_plaintext: bool = False
     """Whether a client may also connect without TLS."""
+    is_of_nodes: bool = False
+    """Whether the clients are other nodes: for messages."""
     refusal_of_node: Callable[[bytes | None, int], str | None] | None = None
     """On the peer listener: (certificate, node id) -> why it is not that of the node."""
     plaintext_remedy: str = (
@@ -76,7 +80,6 @@ class TlsSocket(LayeredSocket):
         "_saw_first_byte",
         "_tls",
         "_unsent",
-        "inner",
         "is_established",
         "on_established",
         "principal",
@@ -84,9 +87,8 @@ class TlsSocket(LayeredSocket):
         "send",
     )
 
-    def __init__(self, inner: OsSocket, acceptor: TlsAcceptor) -> None:
-        super().__init__()
-        self.inner = inner
+    def __init__(self, inner: TcpSocket, acceptor: TlsAcceptor) -> None:
+        super().__init__(inner)
         self._acceptor = acceptor
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = acceptor.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
@@ -242,8 +244,9 @@ class TlsSocket(LayeredSocket):
                 if arrived is None:
                     raise BlockingIOError from None
                 if not arrived:
+                    client = "another node" if self._acceptor.is_of_nodes else "the client"
                     raise TlsFailed(
-                        "the client closed the connection during the TLS handshake",
+                        f"{client} closed the connection during the TLS handshake",
                         "see its log: it may not trust the certificate of this node",
                     ) from None
                 continue
@@ -276,7 +279,7 @@ class TlsSocket(LayeredSocket):
             self.flush()
         except OSError:
             pass
-        return TlsFailed(*server_reason(error))
+        return TlsFailed(*server_reason(error, is_of_nodes=self._acceptor.is_of_nodes))
 
     # -- sending
 
@@ -400,8 +403,7 @@ class TlsListener:
 
     async def accept(self) -> TlsSocket:
         sock = await self.inner.accept()
-        assert isinstance(sock, OsSocket)
-        return TlsSocket(sock, self.acceptor)
+        return TlsSocket(cast(TcpSocket, sock), self.acceptor)
 
     def close(self) -> None:
         self.inner.close()

@@ -1,4 +1,4 @@
-"""Builds OpenSSL's contexts: reads key stores and trust stores, in PEM or PKCS12.
+"""Builds `ssl.SSLContext` objects from key stores and trust stores (PEM, PKCS12).
 
 Python reads a private key only from a file. Text from the configuration and from PKCS12 goes
 through a file in memory, which no other process can open.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import ssl
+from contextvars import ContextVar
 from pathlib import Path
 
 from mqd.config import ConfigError
@@ -20,6 +21,11 @@ from mqd.security.tls_settings import (
     TrustStore,
     open_ssl_suites,
 )
+
+session_tickets: ContextVar[int | None] = ContextVar("session_tickets", default=None)
+"""How many session tickets of TLS 1.3 a listener sends; None: OpenSSL's number. A simulation has
+none, because their sizes are random.
+"""
 
 _PKCS12_START = b"\x30"
 _JKS_START = bytes.fromhex("feedfeed")
@@ -33,6 +39,8 @@ def server_context(settings: TlsSettings, *, where: str) -> ssl.SSLContext:
     context = _context(ssl.PROTOCOL_TLS_SERVER, settings, where)
     assert settings.key_store is not None
     context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
+    if (tickets := session_tickets.get()) is not None:
+        context.num_tickets = tickets
     if settings.client_auth is not ClientAuth.NONE:
         assert settings.trust_store is not None
         _trust(context, settings.trust_store, where)
@@ -104,10 +112,10 @@ def _key_of(store: KeyStore, where: str) -> tuple[bytes, bytes, str | None]:
 def _load_key(context: ssl.SSLContext, store: KeyStore, where: str) -> None:
     source = f"{where}{store.location or 'ssl.keystore.key'}"
     chain, key, password = _key_of(store, where)
-    asked: list[bool] = []
+    password_requests: list[bool] = []
 
     def give_password() -> str:
-        asked.append(True)
+        password_requests.append(True)
         return password or ""
 
     chain_file, key_file = _memory_file(chain), _memory_file(key)
@@ -121,7 +129,7 @@ def _load_key(context: ssl.SSLContext, store: KeyStore, where: str) -> None:
                 f"{source}: the private key does not belong to the first certificate; put the "
                 "certificate of the key first"
             ) from None
-        if asked:
+        if password_requests:
             problem = "is wrong" if password else "is not set, and the key is encrypted"
             raise ConfigError(f"{source}: ssl.key.password {problem}") from None
         raise ConfigError(

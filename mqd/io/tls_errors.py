@@ -14,6 +14,24 @@ _ALERTS = {
     "PROTOCOL_VERSION": "there is no common protocol version",
     "CERTIFICATE_REQUIRED": "it requires a certificate",
 }
+_REMEDIES = {
+    "UNKNOWN_CA": "give the client the certificate of the CA",
+    "CERTIFICATE_EXPIRED": "renew the certificate of this node (`mqctl cert renew`), or check the "
+    "client's clock",
+    "CERTIFICATE_REVOKED": "issue a new certificate for this node (`mqctl cert init`)",
+    "HANDSHAKE_FAILURE": "compare ssl.enabled.protocols and ssl.cipher.suites",
+    "PROTOCOL_VERSION": "compare ssl.enabled.protocols",
+}
+"""What to do after an alert of a client."""
+_REMEDY = "check ssl.truststore.* and the address in the client"
+_PEER_REMEDIES = {
+    **_REMEDIES,
+    "UNKNOWN_CA": "compare `listener.name.peer.ssl.truststore.*` of both nodes",
+    "CERTIFICATE_EXPIRED": "renew the certificate of this node (`mqctl cert renew`), or check the "
+    "clock of the other node",
+}
+"""What to do after an alert of another node."""
+_PEER_REMEDY = "compare `listener.name.peer.ssl.truststore.*` of both nodes"
 NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"})
 _NOTHING_IN_COMMON = frozenset(
     {"NO_SHARED_CIPHER", "UNSUPPORTED_PROTOCOL", "NO_PROTOCOLS_AVAILABLE", "NO_CIPHERS_AVAILABLE"}
@@ -23,27 +41,45 @@ _NOTHING_IN_COMMON = frozenset(
 class TlsFailed(OSError):
     """A TLS connection failed: the text has what happened, why, and what to do."""
 
-    def __init__(self, message: str, remedy: str = "", *, is_plaintext: bool = False) -> None:
+    def __init__(
+        self,
+        message: str,
+        remedy: str = "",
+        *,
+        is_plaintext: bool = False,
+        is_closed: bool = False,
+    ) -> None:
         super().__init__(f"{message}; {remedy}" if remedy else message)
         self.message = message
         self.remedy = remedy
         self.is_plaintext = is_plaintext
         """Whether the other side probably has no TLS."""
+        self.is_closed = is_closed
+        """Whether the other side closed the connection, and gave no reason."""
+
+
+def _alert_name(error: ssl.SSLError) -> str:
+    """The name of an alert of the other side, UNKNOWN_CA. Empty if the error is none."""
+    return (error.reason or "").partition("_ALERT_")[2]
 
 
 def _alert(error: ssl.SSLError) -> str | None:
     """What an alert of the other side means. None if the error is none."""
-    name = (error.reason or "").partition("_ALERT_")[2]
+    name = _alert_name(error)
     return _ALERTS.get(name, name.lower().replace("_", " ")) if name else None
 
 
-def server_reason(error: ssl.SSLError) -> tuple[str, str]:
-    """(What happened and why, what to do) on the server."""
+def server_reason(error: ssl.SSLError, *, is_of_nodes: bool = False) -> tuple[str, str]:
+    """(What happened and why, what to do) on the server. `is_of_nodes`: on the peer listener, where
+    the client is another node.
+    """
+    if is_of_nodes:
+        return _peer_reason(error)
     alert = _alert(error)
     if alert is not None:
         return (
             f"the client ended the TLS handshake: {alert}",
-            "check ssl.truststore.*, the clock and the address in the client",
+            _REMEDIES.get(_alert_name(error), _REMEDY),
         )
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
@@ -61,6 +97,32 @@ def server_reason(error: ssl.SSLError) -> tuple[str, str]:
             "compare ssl.enabled.protocols and ssl.cipher.suites",
         )
     return f"the TLS connection failed: {error.reason or error}", ""
+
+
+def _peer_reason(error: ssl.SSLError) -> tuple[str, str]:
+    alert = _alert(error)
+    if alert is not None:
+        return (
+            f"another node ended the TLS handshake: {alert}",
+            _PEER_REMEDIES.get(_alert_name(error), _PEER_REMEDY),
+        )
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"the certificate of another node is not accepted: {error.verify_message}",
+            "compare `listener.name.peer.ssl.truststore.*` of both nodes, or renew its certificate "
+            "(`mqctl cert renew`)",
+        )
+    if error.reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+        return (
+            "another node has no certificate, or the client is no node",
+            "set `listener.name.peer.ssl.keystore.*` there",
+        )
+    if error.reason in _NOTHING_IN_COMMON:
+        return (
+            "another node has no common TLS version or cipher suite with this node",
+            "compare ssl.enabled.protocols and ssl.cipher.suites of both nodes",
+        )
+    return f"the TLS connection of another node failed: {error.reason or error}", ""
 
 
 def client_reason(error: ssl.SSLError, address: str) -> tuple[str, str]:

@@ -44,6 +44,7 @@ class TlsStream:
                         f"{address} closed the connection during the TLS handshake",
                         "is it the address of a TLS listener? The log of the broker has the reason",
                         is_plaintext=True,
+                        is_closed=True,
                     ) from None
                 continue
             except ssl.SSLError as error:

@@ -23,11 +23,11 @@ from mqd.io.tls_stream import TlsNetwork
 from mqd.peers import Peers
 from mqd.security.client_listeners import PEER_LISTENER
 from mqd.security.node_certificate import refusal_of_node
-from mqd.security.tls_settings import ClientAuth, TlsSettings, server_settings
+from mqd.security.tls_settings import ClientAuth, TlsSettings, tls_settings
 
 logger = logging.getLogger(__name__)
 
-_WHERE = "listener PEER: "
+_WHERE = "connections between nodes: "
 DISABLED, PREFERRED, REQUIRED = "disabled", "preferred", "required"
 
 
@@ -57,6 +57,7 @@ class PeerTls:
         self.acceptor = TlsAcceptor(
             server,
             allows_plaintext=self.mode == PREFERRED,
+            is_of_nodes=True,
             refusal_of_node=self.refusal_of_node,
             plaintext_remedy="the other node needs peer.ssl=preferred or required",
         )
@@ -68,9 +69,19 @@ class PeerTls:
             {"ssl.client.auth": ClientAuth.REQUIRED.value}, values.source("ssl.client.auth")
         )
         try:
-            return server_settings(values, where=_WHERE)
+            settings = tls_settings(values, where=_WHERE)
         except ConfigError as error:
             raise StartError(f"peer.ssl={self.mode}: {error}") from error
+        for store, kind, key in (
+            (settings.key_store, "certificate", "ssl.keystore.location"),
+            (settings.trust_store, "truststore", "ssl.truststore.location"),
+        ):
+            if store is None:
+                raise StartError(
+                    f"peer.ssl={self.mode} needs a {kind}: set {key}, or listener.name.peer.{key}; "
+                    "`mqctl cert init` creates the files"
+                )
+        return settings
 
     def refusal_of_node(self, certificate: bytes | None, node_id: int) -> str | None:
         """See node_certificate.py."""
@@ -96,6 +107,8 @@ class _PeerNetwork:
         self._ids = {(node.host, node.peer_port): node.id for node in peers.nodes.values()}
         self._reasons: dict[int, str] = {}
         """The last failure with each node, logged once."""
+        self._connected: set[int] = set()
+        """Nodes with which a TLS handshake was completed."""
 
     async def connect(self, host: str, port: int, *, timeout: float = 10.0) -> Stream:
         node_id = self._ids[host, port]
@@ -104,9 +117,14 @@ class _PeerNetwork:
             stream = await network.connect(host, port, timeout=timeout)
         except TlsFailed as failed:
             if self._tls.mode == PREFERRED and failed.is_plaintext:
-                self._note(node_id, "no TLS: using plaintext, because peer.ssl=preferred")
-                return await self._inner.connect(host, port, timeout=timeout)
-            self._note(node_id, str(failed))
+                plain = await self._inner.connect(host, port, timeout=timeout)
+                self._note_plaintext(node_id)
+                return plain
+            if failed.is_closed and node_id in self._connected:
+                # It stops: its listener closes before its process ends.
+                logger.info("peer connection failed node=%d reason=%s", node_id, failed.message)
+            else:
+                self._note(node_id, str(failed))
             raise
         refusal = self._tls.refusal_of_node(stream.certificate, node_id)
         if refusal is not None:
@@ -114,7 +132,14 @@ class _PeerNetwork:
             self._note(node_id, refusal)
             raise TlsFailed(refusal, "issue a certificate for this node: `mqctl cert init`")
         self._reasons.pop(node_id, None)
+        self._connected.add(node_id)
         return stream
+
+    def _note_plaintext(self, node_id: int) -> None:
+        reason = "the node has no TLS, and peer.ssl=preferred allows plaintext"
+        if self._reasons.get(node_id) != reason:
+            self._reasons[node_id] = reason
+            logger.warning("peer connection without TLS node=%d reason=%s", node_id, reason)
 
     def _note(self, node_id: int, reason: str) -> None:
         if self._reasons.get(node_id) != reason:

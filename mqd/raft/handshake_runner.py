@@ -39,6 +39,8 @@ REFUSAL_LOG_SECONDS = 30.0
 """Minimum time between two log lines about the same refusal: a refused node retries immediately."""
 
 _LENGTH = struct.Struct(">i").unpack
+_TLS_ALERT = b"\x15\x03"
+"""The first bytes of the response of a TLS listener to plaintext (RFC 8446)."""
 
 
 class HandshakeRunner:
@@ -89,7 +91,7 @@ class HandshakeRunner:
     async def _call(self, stream: Stream, handshake: CallerHandshake) -> Identity:
         await stream.send_all(handshake.hello())
         try:
-            challenge = await _receive_response(stream)
+            challenge = await _receive_response(stream, handshake.receiver)
         except HandshakeRefused:
             raise
         except OSError:
@@ -97,8 +99,8 @@ class HandshakeRunner:
                 self.versions.use_v2(handshake.receiver)
             raise
         await stream.send_all(handshake.prove(challenge))
-        await stream.send_all(handshake.name(await _receive_response(stream)))
-        return handshake.finish(await _receive_response(stream))
+        await stream.send_all(handshake.name(await _receive_response(stream, handshake.receiver)))
+        return handshake.finish(await _receive_response(stream, handshake.receiver))
 
     # -- as the listener
 
@@ -160,16 +162,21 @@ class HandshakeRunner:
 
 async def _call_v2(stream: Stream, handshake: CallerHandshakeV2) -> Identity:
     await stream.send_all(handshake.hello())
-    await stream.send_all(handshake.prove(await _receive_response(stream)))
-    return handshake.finish(await _receive_response(stream))
+    await stream.send_all(handshake.prove(await _receive_response(stream, handshake.receiver)))
+    return handshake.finish(await _receive_response(stream, handshake.receiver))
 
 
-async def _receive_response(stream: Stream) -> bytes:
+async def _receive_response(stream: Stream, receiver: int) -> bytes:
     """One frame of a listener, without its length and not a byte more."""
-    size = _LENGTH(await _receive_exactly(stream, 4))[0]
+    length = await _receive_exactly(stream, 4)
+    if length.startswith(_TLS_ALERT):
+        raise HandshakeRefused(
+            f"node {receiver} requires TLS: set peer.ssl=required (or preferred) on this node"
+        )
+    size = _LENGTH(length)[0]
     if not 4 < size <= RESPONSE_BYTES_MAX:
         raise HandshakeRefused(
-            f"a response of {size} bytes: the listener there is no mqd node, or of another release"
+            f"a response of {size} bytes. The listener is not an mqd node, or runs another release"
         )
     return await _receive_exactly(stream, size)
 

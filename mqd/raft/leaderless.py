@@ -7,6 +7,9 @@ from typing import NamedTuple, Protocol
 
 from mqd.raft.machine import RaftStatus
 
+NO_LEADER_YET = "no leader is elected yet"
+"""The reason if all voters are reachable."""
+
 
 class Link(Protocol):
     """The outbound connection to a peer, with the attributes that this report uses."""
@@ -67,4 +70,4 @@ def find_missing_voters(
     reachable = len(voters) - len(reasons)
     if status.not_voting_reason is not None:
         reasons.append(status.not_voting_reason)
-    return MissingVoters(len(voters), reachable, ", ".join(reasons) or "no leader is elected yet")
+    return MissingVoters(len(voters), reachable, ", ".join(reasons) or NO_LEADER_YET)

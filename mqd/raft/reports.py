@@ -10,7 +10,13 @@ from collections.abc import Callable, Mapping
 import trio
 
 from mqd.io.clock import Clock
-from mqd.raft.leaderless import Link, MissingVoters, find_missing_voters, is_leaderless
+from mqd.raft.leaderless import (
+    NO_LEADER_YET,
+    Link,
+    MissingVoters,
+    find_missing_voters,
+    is_leaderless,
+)
 from mqd.raft.machine import RaftStatus
 
 logger = logging.getLogger(__name__)
@@ -67,9 +73,13 @@ class LeaderlessReport:
             with trio.move_on_after(LEADERLESS_GRACE_SECONDS):
                 while self._leaderless:
                     await self._changed.wait()
+            lines = 0
             while self._leaderless:
                 missing = self._missing_voters(since)
-                logger.warning(
+                is_normal = missing.reason == NO_LEADER_YET and not lines  # at a start
+                lines += 1
+                logger.log(
+                    logging.INFO if is_normal else logging.WARNING,
                     "waiting for a leader voters=%d reachable=%d majority=%s reason=%s",
                     missing.voters,
                     missing.reachable,

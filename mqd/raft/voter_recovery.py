@@ -156,9 +156,9 @@ class VoterRecovery:
         silent = sorted((self._others | others) - replies.keys())
         reasons = []
         if silent:
-            reasons.append(f"it waits for a reply from node {', '.join(map(str, silent))}")
+            names = " and ".join(f"node {node_id}" for node_id in silent)
+            reasons.append(f"it waits for a reply from {names}")
         if lost:
-            reasons.append(
-                f"node {', '.join(map(str, sorted(lost)))} starts with an empty log, too"
-            )
+            names = " and ".join(f"node {node_id}" for node_id in sorted(lost))
+            reasons.append(f"{names}: also with an empty log")
         return ": ".join([state, "; ".join(reasons)]) if reasons else state

@@ -1,6 +1,6 @@
 """Filters of ACLs, as DescribeAcls and DeleteAcls send them (KIP-140, KIP-290). A core.
 
-Apache Kafka's AclBindingFilter, with the same answers.
+Apache Kafka's AclBindingFilter. It matches the same ACLs.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ It has a logger of its own, `mqd.audit`. Denied requests are logged at INFO and 
 DEBUG, as in Apache Kafka. A principal gets a bounded number of lines in a second; the next line
 about it has the number of suppressed ones.
 
-Questions that only filter a list, or compute `authorizedOperations`, are not logged. Decisions of
-Produce and Fetch are logged when they are made, not each time they are used: denied ones always.
+Checks that only filter a list, or compute `authorizedOperations`, are not logged. Decisions of
+Produce and Fetch are cached: allowed ones are logged once, denied ones every time.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Whether a principal may do something to a resource (Apache Kafka's StandardAuthorizer). A core.
 
 A super user may do everything. Otherwise the ACLs of the resource decide: those with its name, with
-a prefix of it, and with the name `*`. A matching DENY wins. Then a matching ALLOW wins. Without
-either, the answer is no, unless no ACL at all matches the resource and
-`allow.everyone.if.no.acl.found` is set.
+a prefix of it, and with the name `*`. A matching DENY wins. Then a matching ALLOW wins. If neither
+matches, the request is denied. Exception: `allow.everyone.if.no.acl.found` is set, and no ACL
+matches the resource.
 
 An ALLOW of READ, WRITE, DELETE or ALTER includes DESCRIBE; one of ALTER_CONFIGS includes
 DESCRIBE_CONFIGS. A DENY includes no other operation.
@@ -11,7 +11,7 @@ DESCRIBE_CONFIGS. A DENY includes no other operation.
 ACLs are indexed by resource and principal, so a decision does not depend on the number of other
 ACLs. Decisions are cached for each principal and host. A change of an ACL drops all of them.
 
-Invariant: a cached decision equals `rule` of the same question.
+Invariant: a cached decision equals the result of `Authorizer.rule` with the same arguments.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ _ALLOWED_BY: Final[Mapping[Operation, frozenset[Operation]]] = {
 """Operation -> the operations of an ALLOW ACL that permit it."""
 
 _TYPICAL_NAME: Final = "hardcode"
-"""The name with which Kafka asks whether a principal may use any resource of a type."""
+"""The name that Kafka's authorizeByResourceType uses."""
 
 
 class Rule(NamedTuple):
@@ -148,10 +148,10 @@ class Permissions:
                 self.decisions[key] = found
         return found
 
-    def keep(self, answers: dict[bytes, bool], topic: bytes, allowed: bool) -> None:
+    def keep(self, decisions: dict[bytes, bool], topic: bytes, allowed: bool) -> None:
         """Cache a decision in `reads` or `writes`."""
         if len(topic) <= AUTHORIZER_NAME_CHARS_CACHED_MAX and self._authorizer.may_cache():
-            answers[topic] = allowed
+            decisions[topic] = allowed
 
     def operations(self, resource_type: ResourceType, name: str) -> int:
         """The bits of `authorizedOperations`: those operations that are allowed."""
@@ -237,8 +237,8 @@ class Authorizer:
         if not of_type:
             del self._of_principal[acl.resource_type, acl.principal]
 
-    def become(self, acls: Mapping[UUID, Acl]) -> None:
-        """Have exactly these ACLs."""
+    def replace_all(self, acls: Mapping[UUID, Acl]) -> None:
+        """Replace all ACLs by these."""
         for id in [id for id in self._acls if id not in acls]:
             self.remove(id)
         for id, acl in acls.items():

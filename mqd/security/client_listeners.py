@@ -1,8 +1,8 @@
 """The listeners for clients, as `listeners`, `advertised.listeners` and
 `listener.security.protocol.map` describe them. A core.
 
-Without `listeners`, the client address of the peers file is the one listener, PLAINTEXT. The peer
-listener is not one of them: the peers file has its address.
+Without `listeners`, the client address of the peers file is the one listener, PLAINTEXT. The peers
+file defines the peer listener.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _addresses(key: str, entries: tuple[str, ...], ignored: set[str]) -> dict[st
             raise ConfigError(f"{key}: the port of '{entry}' is not between 0 and 65535")
         if name in found:
             raise ConfigError(
-                f"{key}: Each listener must have a different name, and '{name}' is there twice"
+                f"{key}: Each listener must have a different name, and '{name}' appears twice"
             )
         if name not in ignored:
             found[name] = (host.removeprefix("[").removesuffix("]"), int(port))

@@ -80,7 +80,7 @@ def _entry(first: _Token, tokens: _Tokens) -> LoginModule:
         if key == _Token(";", False):
             return LoginModule(first.text, flag.text.lower(), options)
         if not key.is_word:
-            raise ValueError(f"{key.text!r} stands where an option was expected")
+            raise ValueError(f"expected an option, found {key.text!r}")
         equals, value = tokens.next(), tokens.next()
         if equals != _Token("=", False) or value is None or not value.is_word:
             raise ValueError(
@@ -118,7 +118,7 @@ class _Tokens:
                     end += 1
                 yield _Token(text[position:end], True)
                 position = end
-            else:  # a digit too: Java reads a number, which is no value
+            else:  # a digit too: Java reads a number, which is not a value
                 yield _Token(character, False)
                 position += 1
 

@@ -17,15 +17,15 @@ class LoginFailed(Exception):
     """A login failed. `str()` is the reason for the log of the node."""
 
     def __init__(self, reason: str, message: str | None = None) -> None:
-        """`message` is Kafka's sentence for the client. Without it, the client gets a general one
-        that says nothing about the user.
+        """`message` is Kafka's sentence for the client. Without it, the client gets a generic
+        one that does not show whether the user exists.
         """
         super().__init__(reason)
         self.message = message
 
 
-class PendingAnswer(NamedTuple):
-    """The answer to a token depends on work that takes milliseconds."""
+class PendingResponse(NamedTuple):
+    """The response to a token depends on work that takes milliseconds."""
 
     work: Callable[[], bool]
     """May run in a thread."""
@@ -42,6 +42,6 @@ class MechanismServer(Protocol):
     expires_at_ms: int | None
     """When the credential expires, in milliseconds since the Unix epoch. None: never."""
 
-    def respond(self, token: bytes, now_ms: int) -> bytes | PendingAnswer:
+    def respond(self, token: bytes, now_ms: int) -> bytes | PendingResponse:
         """The response to a token of the client. Raises LoginFailed, which ends the login."""
         ...

@@ -22,8 +22,8 @@ def node_uri(cluster_id: str, node_id: int) -> str:
 def refusal_of_node(
     certificate: bytes | None, cluster_id: str, node_id: int, hosts: Iterable[str]
 ) -> str | None:
-    """Why this certificate (DER) is not that of the node; None if it is. `hosts`: those of the
-    node in the peers file.
+    """Why this certificate (DER) is not that of the node. None: it is. `hosts`: those of the node
+    in the peers file.
     """
     if certificate is None:
         return f"node {node_id} has no certificate"
@@ -37,7 +37,7 @@ def refusal_of_node(
         if f"uri:{expected}" in names:
             return None
         found = ", ".join(name.removeprefix("uri:") for name in of_nodes)
-        return f"the certificate names {found}, and not {expected}"
+        return f"the certificate is for {found}, expected {expected}"
     wanted = {_name_of(host) for host in hosts}
     if wanted & names:
         return None

@@ -1,7 +1,7 @@
 """SASL/OAUTHBEARER (RFC 7628): the client's first message, and both sides of a login. A core.
 
-`tokens.py` checks the token itself. If it is invalid, the server answers with a JSON document; the
-client sends one byte, 0x01, and only then does the login fail.
+`tokens.py` checks the token itself. If it is invalid, the server sends a JSON document. The client
+responds with one byte, 0x01. Only then does the login fail.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from mqd.security.scram import escaped
 
 SEPARATOR: Final = "\x01"
 TOKEN_BYTES_MAX: Final = 16 * 1024
-"""Of a token: 2 ms to check. Kafka has no bound of its own, beside that on a message."""
+"""A token of this size takes 2 ms to check. Kafka bounds only the whole message."""
 _PAIRS_MAX = 32
-_ANSWER: Final = b"\x01"
+_DUMMY_CLIENT_RESPONSE: Final = b"\x01"
+"""What a client sends after an invalid token (RFC 7628, section 3.2.3)."""
 _INVALID_TOKEN: Final = b'{"status":"invalid_token"}'
 
 _MESSAGE = re.compile(
@@ -44,7 +45,7 @@ class TokenRules:
 
 
 class VerifiedToken(NamedTuple):
-    """What a valid token says."""
+    """The user and the expiry of a valid token."""
 
     user: str
     expires_at_ms: int
@@ -113,7 +114,7 @@ class OAuthBearerServer:
 
     def respond(self, token: bytes, now_ms: int) -> bytes:
         """Raises LoginFailed."""
-        if self._refusal is not None and token == _ANSWER:
+        if self._refusal is not None and token == _DUMMY_CLIENT_RESPONSE:
             raise LoginFailed(str(self._refusal), _INVALID_TOKEN.decode())
         message = parse_first_message(token)
         try:
@@ -149,6 +150,6 @@ class OAuthBearerClient:
     def respond(self, message: bytes) -> bytes:
         """Empty after success. After a refusal, the byte that ends the login."""
         if message:
-            return _ANSWER
+            return _DUMMY_CLIENT_RESPONSE
         self.is_complete = True
         return b""

@@ -2,8 +2,8 @@
 hashed_users.py has users from a file.
 
 The passwords of the users are not kept: at the start, each becomes a hash with a key that exists in
-this process only. So a check costs microseconds, and a copy of the table is of no use elsewhere.
-An unknown user takes the same steps as a known one.
+this process only. So a check costs microseconds, and a copy of the table is useless in another
+process. An unknown user takes the same steps as a known one.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Final, Protocol
 
-from mqd.security.mechanism import LoginFailed, PendingAnswer
+from mqd.security.mechanism import LoginFailed, PendingResponse
 
 USER_OPTION_PREFIX: Final = "user_"
 """`user_alice="secret"` in a JAAS string is the user alice."""
 
 _TOKEN_BYTES_MAX: Final = 64 * 1024
 """No user of a JAAS string has a longer password."""
-_INVALID: Final = "Authentication failed: Invalid username or password"
+_INVALID_CREDENTIALS: Final = "Authentication failed: Invalid username or password"
 
 
 class SlowCheck(Protocol):
@@ -93,10 +93,10 @@ class PlainServer:
         self.is_complete = False
         self.expires_at_ms: int | None = None
 
-    def respond(self, token: bytes, now_ms: int) -> bytes | PendingAnswer:
+    def respond(self, token: bytes, now_ms: int) -> bytes | PendingResponse:
         """Raises LoginFailed with the sentences of Kafka."""
         if len(token) > _TOKEN_BYTES_MAX:
-            raise LoginFailed(f"a token of {len(token)} bytes", _INVALID)
+            raise LoginFailed(f"a token of {len(token)} bytes", _INVALID_CREDENTIALS)
         # bytes that are not UTF-8 become U+FFFD, as in Java; no password contains it by chance
         parts = token.decode("utf-8", "replace").split("\0", 3)
         if len(parts) != 3:
@@ -116,12 +116,12 @@ class PlainServer:
                 check.remember()
             return self._conclude(is_right, authorization_id)
 
-        return PendingAnswer(check.run, conclude)
+        return PendingResponse(check.run, conclude)
 
     def _conclude(self, is_right: bool, authorization_id: str) -> bytes:
         """Raises LoginFailed."""
         if not is_right:
-            raise LoginFailed("unknown user or wrong password", _INVALID)
+            raise LoginFailed("unknown user or wrong password", _INVALID_CREDENTIALS)
         if authorization_id not in ("", self.user):
             message = (
                 "Authentication failed: Client requested an authorization id that is different "

@@ -7,8 +7,9 @@ The most specific quota of a client applies, in Kafka's order:
     default user and client id       default user and default client id   default user
     client id                        default client id
 
-All clients to which the same quota applies by the same names share one budget: a quota of user
-`alice` is shared by all her connections, the default quota of users counts each user separately.
+Clients share one quota state if the same quota applies to them by the same names. All connections
+of user `alice` share the state of her quota. The default quota of users counts each user
+separately.
 
 Rates are measured over the last samples, as Kafka does it: `quota.window.num` samples of
 `quota.window.size.seconds`. The length of the measured time is at least that of all samples but
@@ -38,23 +39,23 @@ QuotaEntity = tuple[tuple[str, str | None], ...]
 """Whom a quota limits: pairs of entity type ("user", "client-id" or "ip") and name, sorted by type.
 A name of None is the default of its type. Example: `(("client-id", None), ("user", "alice"))`.
 """
-Bucket = tuple[str, str | None, str | None]
-"""A budget: the key of the quota, the user and the client id that it counts. None: all."""
+QuotaKey = tuple[str, str | None, str | None]
+"""What a quota state counts: the name of the quota, the user and the client id. None: all."""
 
-BUDGETS_MAX: Final = 10_000
-"""Budgets that a node keeps. Beyond it, the budget that was not used for the longest time goes: a
-client chooses its client id, and could otherwise fill the memory."""
+QUOTA_STATES_MAX: Final = 10_000
+"""Quota states that a node keeps. Beyond it, the least recently used one is evicted: a client
+chooses its client id, and could otherwise fill the memory."""
 RESOLVED_MAX: Final = 10_000
 THROTTLE_MS_MAX: Final = 2**31 - 1
 """Maximum of `throttle_time_ms`. A quota near 0 would need more, up to infinity."""
 
-BudgetT = TypeVar("BudgetT")
+StateT = TypeVar("StateT")
 
 
 class Quota(NamedTuple):
     """The quota that applies to a client."""
 
-    bucket: Bucket
+    counted_by: QuotaKey
     limit: float
     """Per second: bytes, mutations, or percent of one core."""
 
@@ -202,8 +203,8 @@ class ClientQuotas:
         """`window`: of byte rates and of request time; `mutation_window`: of mutations."""
         self._window = window
         self._mutation_window = mutation_window
-        self._rates: OrderedDict[Bucket, Rate] = OrderedDict()
-        self._buckets: OrderedDict[Bucket, TokenBucket] = OrderedDict()
+        self._rates: OrderedDict[QuotaKey, Rate] = OrderedDict()
+        self._buckets: OrderedDict[QuotaKey, TokenBucket] = OrderedDict()
         self.table = NO_QUOTAS
 
     def __len__(self) -> int:
@@ -218,17 +219,17 @@ class ClientQuotas:
         quota = self.table.quota_of(key, principal.name, client_id)
         if quota is None:
             return 0
-        rate = self._rate_of(quota.bucket)
+        rate = self._rate_of(quota.counted_by)
         rate.record(amount, now_ms)
         return self._throttle_ms(key, quota, rate, now_ms)
 
     def unrecord(
         self, key: str, principal: Principal, client_id: str, amount: float, now_ms: float
     ) -> None:
-        """Take back what `record` has counted: the response is empty because it was throttled."""
+        """Undo `record`: the response was throttled and has no records."""
         quota = self.table.quota_of(key, principal.name, client_id)
         if quota is not None:
-            self._rate_of(quota.bucket).record(-amount, now_ms)
+            self._rate_of(quota.counted_by).record(-amount, now_ms)
 
     def _throttle_ms(self, key: str, quota: Quota, rate: Rate, now_ms: float) -> int:
         measured, elapsed_ms = rate.measure(now_ms)
@@ -239,8 +240,8 @@ class ClientQuotas:
             return _milliseconds(min(limit_ms, self._window.samples * self._window.sample_ms))
         return _milliseconds(min(limit_ms, (measured - quota.limit) / quota.limit * elapsed_ms))
 
-    def _rate_of(self, bucket: Bucket) -> Rate:
-        return _budget(self._rates, bucket, lambda: Rate(self._window))
+    def _rate_of(self, key: QuotaKey) -> Rate:
+        return _state_of(self._rates, key, lambda: Rate(self._window))
 
     def mutate(
         self, principal: Principal, client_id: str, mutations: int, now_ms: float, *, strict: bool
@@ -254,7 +255,7 @@ class ClientQuotas:
         if quota is None:
             return True, 0
         window = self._mutation_window
-        bucket = self._bucket_of(quota.bucket, quota.limit, window, now_ms)
+        bucket = self._bucket_of(quota.counted_by, quota.limit, window, now_ms)
         tokens = bucket.refill(quota.limit, window, now_ms)
         is_allowed = tokens >= 0 or not strict
         if is_allowed:
@@ -273,23 +274,23 @@ class ClientQuotas:
             bucket.take(1)
         return is_allowed
 
-    def _bucket_of(self, name: Bucket, limit: float, window: Window, now_ms: float) -> TokenBucket:
-        return _budget(self._buckets, name, lambda: TokenBucket(limit, window, now_ms))
+    def _bucket_of(self, key: QuotaKey, limit: float, window: Window, now_ms: float) -> TokenBucket:
+        return _state_of(self._buckets, key, lambda: TokenBucket(limit, window, now_ms))
 
 
 def _milliseconds(time_ms: float) -> int:
     return round(min(time_ms, THROTTLE_MS_MAX))
 
 
-def _budget(
-    budgets: OrderedDict[Bucket, BudgetT], bucket: Bucket, new: Callable[[], BudgetT]
-) -> BudgetT:
-    """The budget of `bucket`, which is then the last one to go; a new one if there is none."""
-    budget = budgets.get(bucket)
-    if budget is None:
-        budget = budgets[bucket] = new()
-        if len(budgets) > BUDGETS_MAX:
-            budgets.popitem(last=False)
+def _state_of(
+    states: OrderedDict[QuotaKey, StateT], key: QuotaKey, new: Callable[[], StateT]
+) -> StateT:
+    """Return the state of `key`, or a new one, and mark it as most recently used."""
+    state = states.get(key)
+    if state is None:
+        state = states[key] = new()
+        if len(states) > QUOTA_STATES_MAX:
+            states.popitem(last=False)
     else:
-        budgets.move_to_end(bucket)
-    return budget
+        states.move_to_end(key)
+    return state

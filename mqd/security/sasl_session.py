@@ -1,7 +1,7 @@
 """The authentication of one connection (KIP-43, KIP-152, KIP-368): which request may come next, and
 whose connection it is. A core.
 
-A client sends ApiVersions if it likes, then SaslHandshake with a mechanism, then the tokens of this
+A client optionally sends ApiVersions, then SaslHandshake with a mechanism, then the tokens of this
 mechanism: after SaslHandshake v1 in SaslAuthenticate requests, after v0 as bare frames. Before the
 session expires, it sends SaslHandshake again. States and sentences are those of Apache Kafka's
 SaslServerAuthenticator.
@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from mqd.errors import ErrorCode
-from mqd.security.mechanism import LoginFailed, MechanismServer, PendingAnswer
+from mqd.security.mechanism import LoginFailed, MechanismServer, PendingResponse
 from mqd.security.principal import USER, Principal
 
 REAUTHENTICATION_SECONDS_MIN: Final = 1.0
@@ -26,12 +26,12 @@ REAUTHENTICATION_SECONDS_MIN: Final = 1.0
 
 
 class State(Enum):
-    """Where the authentication is."""
+    """Where the authentication is, with Kafka's names."""
 
-    VERSIONS_OR_HANDSHAKE = "expects ApiVersions or SaslHandshake"
-    HANDSHAKE = "expects SaslHandshake"
+    INITIAL_REQUEST = "expects ApiVersions or SaslHandshake"
+    HANDSHAKE_REQUEST = "expects SaslHandshake"
     AUTHENTICATE = "expects a token"
-    WRONG_MECHANISM = "re-authentication with another mechanism"
+    REAUTH_BAD_MECHANISM = "re-authentication with another mechanism"
     COMPLETE = "authenticated"
     FAILED = "failed"
 
@@ -48,12 +48,12 @@ class Event(Enum):
 
 
 TRANSITIONS: Final[Mapping[State, Mapping[Event, State]]] = {
-    State.VERSIONS_OR_HANDSHAKE: {
-        Event.VERSIONS: State.HANDSHAKE,
+    State.INITIAL_REQUEST: {
+        Event.VERSIONS: State.HANDSHAKE_REQUEST,
         Event.MECHANISM: State.AUTHENTICATE,
         Event.REFUSED: State.FAILED,
     },
-    State.HANDSHAKE: {
+    State.HANDSHAKE_REQUEST: {
         Event.MECHANISM: State.AUTHENTICATE,
         Event.REFUSED: State.FAILED,
     },
@@ -64,16 +64,16 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, State]]] = {
     },
     State.COMPLETE: {  # re-authentication
         Event.MECHANISM: State.AUTHENTICATE,
-        Event.OTHER_MECHANISM: State.WRONG_MECHANISM,
+        Event.OTHER_MECHANISM: State.REAUTH_BAD_MECHANISM,
         Event.REFUSED: State.FAILED,
     },
-    State.WRONG_MECHANISM: {Event.REFUSED: State.FAILED},
+    State.REAUTH_BAD_MECHANISM: {Event.REFUSED: State.FAILED},
     State.FAILED: {},
 }
 
 
-class Answer(NamedTuple):
-    """The response to a token."""
+class ServerToken(NamedTuple):
+    """The response to a token of the client."""
 
     token: bytes
     session_lifetime_ms: int
@@ -110,7 +110,7 @@ class SaslSession:
         self._server: MechanismServer | None = None
         self._began_at = -math.inf
         """When the last re-authentication began, in monotonic seconds."""
-        self.state = State.VERSIONS_OR_HANDSHAKE
+        self.state = State.INITIAL_REQUEST
         self.mechanism: str | None = None
         self.is_bare = False
         """Tokens are bare frames, without a request around them: SaslHandshake v0."""
@@ -122,7 +122,7 @@ class SaslSession:
     @property
     def expects_token(self) -> bool:
         """Whether the next frame is a token, bare or in a SaslAuthenticate request."""
-        return self.state in (State.AUTHENTICATE, State.WRONG_MECHANISM)
+        return self.state in (State.AUTHENTICATE, State.REAUTH_BAD_MECHANISM)
 
     @property
     def claimed_user(self) -> str | None:
@@ -168,54 +168,54 @@ class SaslSession:
         self._server = self._new_server(mechanism)
         return ErrorCode.NONE
 
-    def on_token(self, token: bytes, now: float, now_ms: int) -> Answer | PendingAnswer:
+    def on_token(self, token: bytes, now: float, now_ms: int) -> ServerToken | PendingResponse:
         """A token. `now`: monotonic seconds; `now_ms`: milliseconds since the Unix epoch. After a
-        pending answer, call `on_work_done` before the next token.
+        pending response, call `on_work_done` before the next token.
 
         Raises LoginFailed; then the connection must be closed.
         """
-        if self.state is State.WRONG_MECHANISM:
+        if self.state is State.REAUTH_BAD_MECHANISM:
             self.fail()
             raise LoginFailed("re-authentication with another mechanism")
         server = self._server
         assert self.state is State.AUTHENTICATE and server is not None
-        return self._answer(server, lambda: server.respond(token, now_ms), now, now_ms)
+        return self._respond(server, lambda: server.respond(token, now_ms), now, now_ms)
 
     def on_work_done(
-        self, pending: PendingAnswer, result: bool, now: float, now_ms: int
-    ) -> Answer | PendingAnswer:
+        self, pending: PendingResponse, result: bool, now: float, now_ms: int
+    ) -> ServerToken | PendingResponse:
         """The work of the last token has this result. As `on_token`."""
         server = self._server
         assert self.state is State.AUTHENTICATE and server is not None
-        return self._answer(server, lambda: pending.conclude(result), now, now_ms)
+        return self._respond(server, lambda: pending.conclude(result), now, now_ms)
 
-    def _answer(
+    def _respond(
         self,
         server: MechanismServer,
-        respond: Callable[[], bytes | PendingAnswer],
+        respond: Callable[[], bytes | PendingResponse],
         now: float,
         now_ms: int,
-    ) -> Answer | PendingAnswer:
+    ) -> ServerToken | PendingResponse:
         """Raises LoginFailed."""
         try:
-            answer = respond()
+            response = respond()
             if server.is_complete:
                 self._check_unchanged(server)
         except LoginFailed:
             self.fail()
             raise
-        if isinstance(answer, PendingAnswer):
-            return answer
+        if isinstance(response, PendingResponse):
+            return response
         if not server.is_complete:
             self._move(Event.CHALLENGE)
-            return Answer(answer, 0)
+            return ServerToken(response, 0)
         assert server.user is not None
         self.principal = Principal(USER, server.user)
         lifetime_ms = self._lifetime_ms(server, now_ms)
         self.expires_at = math.inf if lifetime_ms is None else now + lifetime_ms / 1000
         self._move(Event.PROVED)
         self._server = None
-        return Answer(answer, lifetime_ms or 0)
+        return ServerToken(response, lifetime_ms or 0)
 
     def fail(self) -> None:
         """The client sent something that ends the authentication."""

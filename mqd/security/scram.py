@@ -3,10 +3,10 @@ the client's side, and new credentials. A core.
 
 As in Kafka, user names and passwords are UTF-8 without SASLprep.
 
-An unknown user gets a salt and iterations that depend on the name and a secret of the cluster, so
-they are the same at each attempt and on each node. They look like those of existing users
-(scram_shapes.py). The login fails at the proof, as with a wrong password: messages and time do not
-show which users exist. Apache Kafka refuses an unknown user one message earlier.
+An unknown user gets a fake salt and iterations. They depend on the name and a secret of the
+cluster, so they are the same at each attempt and on each node. They look like those of existing
+users (scram_shapes.py). The login fails at the proof, as with a wrong password. Messages and time
+do not show which users exist. Apache Kafka refuses an unknown user one message earlier.
 """
 
 from __future__ import annotations
@@ -274,11 +274,11 @@ class ScramServer:
         if len(proof) != len(signature):
             raise LoginFailed("the proof has a wrong length")
         is_valid = hmac.compare_digest(_hashed(name, _xor(proof, signature)), credential.stored_key)
-        answer = hmac.digest(credential.server_key, auth_message, name)
+        server_signature = hmac.digest(credential.server_key, auth_message, name)
         if not (is_valid and self._is_known):
             raise LoginFailed("unknown user or wrong password")
         self.is_complete = True
-        return f"v={_encoded(answer)}".encode()
+        return f"v={_encoded(server_signature)}".encode()
 
 
 # -- the client

@@ -1,6 +1,7 @@
 """A user's SCRAM credential as the metadata stores it (RFC 5802, KIP-554). A core.
 
-It has no password: `stored_key` and `server_key` verify a proof and answer it, but cannot log in.
+It has no password: `stored_key` and `server_key` verify a proof and respond to it, but cannot log
+in.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ class TrustStore:
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """All of it. `key_store` is None for a client without a certificate; `trust_store` None means
-    the certificates that the system trusts.
+    """The TLS settings of one side. `key_store` is None for a client without a certificate;
+    `trust_store` None means the certificates that the system trusts.
     """
 
     key_store: KeyStore | None = None
@@ -111,7 +111,7 @@ def server_settings(values: Mapping[str, Value], *, where: str) -> TlsSettings:
 
 
 def open_ssl_suites(settings: TlsSettings, *, where: str = "") -> tuple[str, bool]:
-    """(The suites of TLS 1.2 in OpenSSL's words, empty for its default; whether TLS 1.3 is
+    """(The suites of TLS 1.2 by OpenSSL's names, empty for its default; whether TLS 1.3 is
     permitted). Raises ConfigError for an unknown suite.
 
     Python cannot choose the suites of TLS 1.3: naming one of them permits all three.

@@ -3,8 +3,8 @@ PyJWT checks the signature, and the time comes in.
 
 Algorithms are pinned by the type of the key: RSA keys verify RS* and PS*, EC keys ES* of their
 curve, Ed25519 keys EdDSA. So an attacker cannot choose "none", or use a public key as the secret of
-an HMAC. Claims are checked as in Kafka: `exp` and `iat` must be there, audience and issuer if they
-are configured, and the subject must not be empty.
+an HMAC. Claims are checked as in Kafka: `exp` and `iat` are required. Audience and issuer are
+required if they are configured. The subject must not be empty.
 
 Import this file only where OAUTHBEARER is in use: PyJWT and cryptography take 50 ms to load.
 """
@@ -71,7 +71,7 @@ class KeySet:
 
 def parse_key_set(text: str | bytes) -> KeySet:
     """A JWK set. Skips keys that are secret, not for signatures, or of an unknown type. Raises
-    ValueError if it is no set, or no key is left.
+    ValueError if it is not a JWK set, or has no usable key.
     """
     try:
         document = json.loads(text)

@@ -1,9 +1,8 @@
-"""What a client may do: the questions that handlers ask the authorizer, and the errors of refusals
-(Kafka's AuthHelper).
+"""Authorization of client requests: checks for handlers, and their errors (Kafka's AuthHelper).
 
-Only clients are asked. Requests on the peer listener come from nodes of this cluster: the node that
-got the client's request has checked it, before it forwarded the request to the controller or to
-another node (I53). `authorizer.py` decides, `audit.py` logs.
+Only client requests are checked. Requests on the peer listener come from nodes of this cluster: the
+node that got the client's request has checked it, before it forwarded the request to the controller
+or to another node (I53). `authorizer.py` decides, `audit.py` logs.
 """
 
 from __future__ import annotations
@@ -106,9 +105,9 @@ def may_use_topic(
     *,
     is_logged: bool = True,
 ) -> bool:
-    """Whether a client may READ or WRITE a topic. True for an id that does not exist, which has
-    another error. A denied topic is in the audit log each time. ◆ hot path, where the caller found
-    no True in the cache.
+    """Whether a client may READ or WRITE a topic. Returns True for an unknown id: the caller
+    reports UNKNOWN_TOPIC_ID. A denied topic is in the audit log each time. ◆ hot path: called if
+    the cache has no True.
     """
     decisions = permissions.reads if operation is Operation.READ else permissions.writes
     if name is None:
@@ -137,7 +136,7 @@ def is_authorized(
     *,
     is_logged: bool = True,
 ) -> bool:
-    """`is_logged`: False for a question that only filters, whose answer no client requested."""
+    """`is_logged`: False for a check that only filters a list."""
     permissions = permissions_of(context)
     if permissions is None:
         return True

@@ -1,8 +1,8 @@
 """Client quotas on one node: counts what clients use, and mutes connections that use too much.
 
-A client beyond its quota gets its response at once, with the time for which it is throttled, and
-its connection is not read for that time (KIP-219). A fetch beyond its quota returns no records. The
-quotas come from the metadata (AlterClientQuotas), `mqd/security/quotas.py` computes the times.
+A client beyond its quota gets its response at once, with the throttle time. For that time, the node
+does not read its connection (KIP-219). A fetch beyond its quota returns no records. The quotas come
+from the metadata (AlterClientQuotas), `mqd/security/quotas.py` computes the times.
 
 Each node counts for itself, as in Apache Kafka; the controller counts changes of the metadata for
 all nodes (mutation_quotas.py). Nodes of the cluster have no quotas.
@@ -77,20 +77,20 @@ class NodeQuotas:
         """Responses that throttled a client."""
 
     def update(self, image: MetadataImage) -> None:
-        """Use the quotas of the metadata. Called at the begin of each turn."""
+        """Use the quotas of the metadata. Called at the beginning of each turn."""
         if image.quotas_version != self._version:
             self._version = image.quotas_version
             table = self._quotas.table = QuotaTable(image.client_quotas)
             self.keys = table.keys
 
-    def of_produce(self, connection: Throttled, size: int) -> int:
+    def throttle_for_produce(self, connection: Throttled, size: int) -> int:
         """Count a produce request of `size` bytes. Returns the throttle time of its response in
         milliseconds; the connection is muted for that time.
         """
         throttle_ms = 0
         if PRODUCER_BYTE_RATE in self.keys:
             throttle_ms = self._record(PRODUCER_BYTE_RATE, connection, size)
-        return self._mute(connection, max(throttle_ms, self.of_request(connection)))
+        return self._mute(connection, max(throttle_ms, self.throttle_for_request(connection)))
 
     def fetch_bytes_max(self, connection: Throttled) -> int:
         """How many bytes a fetch of this client may return: as many as its quota allows in a whole
@@ -104,14 +104,15 @@ class NodeQuotas:
         window = self._window
         return round(quota.limit * (window.samples - 1) * window.sample_ms / 1000)
 
-    def of_fetch(self, connection: Throttled, size: int) -> int:
-        """Count a fetch response with `size` bytes of records. As `of_produce`; if it is not 0,
-        send no records, and nothing is counted.
+    def throttle_for_fetch(self, connection: Throttled, size: int) -> int:
+        """Count a fetch response with `size` bytes of records. Returns the throttle time, as
+        `throttle_for_produce`. If it is not 0, the caller sends no records, and the bytes do not
+        count.
         """
         throttle_ms = 0
         if CONSUMER_BYTE_RATE in self.keys:
             throttle_ms = self._record(CONSUMER_BYTE_RATE, connection, size)
-        throttle_ms = max(throttle_ms, self.of_request(connection))
+        throttle_ms = max(throttle_ms, self.throttle_for_request(connection))
         if throttle_ms and CONSUMER_BYTE_RATE in self.keys:
             self._quotas.unrecord(
                 CONSUMER_BYTE_RATE,
@@ -122,15 +123,15 @@ class NodeQuotas:
             )
         return self._mute(connection, throttle_ms)
 
-    def of_request(self, connection: Throttled) -> int:
+    def throttle_for_request(self, connection: Throttled) -> int:
         """The throttle time for the processor time that the client has used, in milliseconds."""
         if REQUEST_PERCENTAGE not in self.keys or connection.peer_node is not None:
             return 0
         return self._record(REQUEST_PERCENTAGE, connection, 0.0)
 
-    def of_other_request(self, connection: Throttled) -> int:
-        """As `of_request`, for all but Produce and Fetch. Mutes the connection."""
-        return self._mute(connection, self.of_request(connection))
+    def throttle_for_other_request(self, connection: Throttled) -> int:
+        """As `throttle_for_request`, for all but Produce and Fetch. Mutes the connection."""
+        return self._mute(connection, self.throttle_for_request(connection))
 
     def used(self, connection: Throttled, seconds: float) -> None:
         """Count processor time. The next response may be throttled."""

@@ -306,7 +306,7 @@ class ConsumerFetch:
 
     def throttle(self, pending: PendingConsumerFetch, size: int) -> bool:
         if self._quotas.keys:
-            pending.throttle_ms = self._quotas.of_fetch(pending.slot.connection, size)
+            pending.throttle_ms = self._quotas.throttle_for_fetch(pending.slot.connection, size)
         return pending.throttle_ms > 0
 
     def add_rows(

@@ -186,7 +186,7 @@ class Dispatcher:
         header = decode_request_header(frame)
         api = handler.api
         connection.throttle_ms = (
-            self._quotas.of_other_request(connection) if self._quotas.keys else 0
+            self._quotas.throttle_for_other_request(connection) if self._quotas.keys else 0
         )
         if header.api_version > self._versions_until.get(api_key, header.api_version):
             raise UnsupportedApi(api_key, header.api_version)

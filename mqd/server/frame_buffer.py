@@ -42,6 +42,7 @@ class FrameBuffer:
         "frame_bytes_max",
         "frame_bytes_min",
         "is_large",
+        "is_of_nodes",
         "pool",
         "since",
         "start",
@@ -49,8 +50,10 @@ class FrameBuffer:
         "waits_since",
     )
 
-    def __init__(self, pool: RequestPool, frame_bytes_max: int) -> None:
+    def __init__(self, pool: RequestPool, frame_bytes_max: int, *, is_of_nodes: bool) -> None:
+        """`is_of_nodes`: the connection is one of the peer listener."""
         self.pool = pool
+        self.is_of_nodes = is_of_nodes
         self.frame_bytes_max = frame_bytes_max
         self.frame_bytes_min = FRAME_BYTES_MIN
         self.buffer: Buffer | None = None
@@ -82,7 +85,7 @@ class FrameBuffer:
         """`size`, the length field of a frame. Raises ProtocolError if it is not allowed."""
         if size < self.frame_bytes_min or size > self.frame_bytes_max:
             raise ProtocolError(
-                other_protocol(size)
+                other_protocol(size, is_of_nodes=self.is_of_nodes)
                 or f"a frame of {size} bytes "
                 f"(allowed: {self.frame_bytes_min} to {self.frame_bytes_max})"
             )

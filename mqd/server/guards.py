@@ -3,8 +3,8 @@ transaction coordinator.
 
 A guard stays after a refusal although no batch waits: the client retries the batch, and no later
 batch may begin the transaction before it. A client that is refused repeatedly, each time with
-another producer id, leaves one guard each time; only the newest are kept. A producer whose guard
-was evicted may get OUT_OF_ORDER_SEQUENCE_NUMBER, and restarts its transaction.
+another producer id, leaves one guard each time. The node keeps only the newest guards. A producer
+whose guard was evicted may get OUT_OF_ORDER_SEQUENCE_NUMBER, and restarts its transaction.
 """
 
 from __future__ import annotations

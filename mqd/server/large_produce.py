@@ -155,7 +155,7 @@ class LargeProduce:
         pending = PendingProduce(self._node, connection, version, correlation_id)
         quotas = self._node.quotas
         if quotas.keys:
-            pending.throttle_ms = quotas.of_produce(connection, len(body))
+            pending.throttle_ms = quotas.throttle_for_produce(connection, len(body))
         connection.slots.append(pending)
         connection.barrier = True
         if not connection.frames.retain(buffer):

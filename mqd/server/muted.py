@@ -30,7 +30,7 @@ class MutedConnections:
         heapq.heappush(self._by_time, entry)
         self._added.set()
 
-    def forget_closed(self) -> None:
+    def discard_closed(self) -> None:
         self._by_time = [entry for entry in self._by_time if entry[2].open]
         heapq.heapify(self._by_time)
 
@@ -40,7 +40,7 @@ class MutedConnections:
             now = self._clock.monotonic()
             while self._by_time and self._by_time[0][0] <= now:
                 _, _, connection = heapq.heappop(self._by_time)
-                if connection.muted_until > now:  # it was muted for longer meanwhile
+                if connection.muted_until > now:  # it was muted again meanwhile
                     self.add(connection)
                 else:
                     connection.unmute()

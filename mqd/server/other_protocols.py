@@ -12,11 +12,18 @@ _TLS_HANDSHAKE = b"\x16\x03"
 """The first bytes of a TLS client (RFC 8446)."""
 
 
-def other_protocol(size: int) -> str | None:
-    """The protocol of a client whose first four bytes are `size`. None if it is not recognized."""
+def other_protocol(size: int, *, is_of_nodes: bool) -> str | None:
+    """The protocol of a client whose first four bytes are `size`, and the remedy. None if it is not
+    recognized. `is_of_nodes`: on the peer listener.
+    """
     start = (size & 0xFFFFFFFF).to_bytes(4, "big")
     if start in _HTTP_STARTS:
         return "an HTTP request: this port speaks the Kafka protocol, connect with a Kafka client"
+    if start.startswith(_TLS_HANDSHAKE) and is_of_nodes:
+        return (
+            "a TLS handshake: a node connects with TLS, set peer.ssl=preferred or required on "
+            "this node"
+        )
     if start.startswith(_TLS_HANDSHAKE):
         return (
             "a TLS handshake: this port speaks the Kafka protocol without TLS, set "

@@ -2,7 +2,7 @@
 portion of the rows.
 
 A portion is a separate request, with the same response for each row. A request is not atomic across
-its portions: if one is refused, the earlier ones are done. Kafka's responses have an error code for
+its portions: if one fails, the earlier ones stay applied. Kafka's responses have an error code for
 each row, so clients see which rows to repeat.
 """
 

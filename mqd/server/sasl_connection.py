@@ -21,9 +21,9 @@ from mqd.limits import FRAME_BYTES_MIN, SASL_REQUESTS_MAX
 from mqd.protocol import apis
 from mqd.protocol.request_header import RequestHeader, decode_request_header
 from mqd.protocol.schema import Api, encode_response_header
-from mqd.security.mechanism import LoginFailed, PendingAnswer
+from mqd.security.mechanism import LoginFailed, PendingResponse
 from mqd.security.principal import Principal
-from mqd.security.sasl_session import Answer, State
+from mqd.security.sasl_session import ServerToken, State
 from mqd.server.sasl import SaslListener, SaslService
 from mqd.server.send_queue import Part
 
@@ -113,7 +113,7 @@ class SaslConnection:
         self, connection: ConnectionT, frame: memoryview, dispatcher: Responder[ConnectionT]
     ) -> None:
         """Handle a frame of a connection that is not authenticated, re-authenticates, or whose
-        session has expired. Raises ProtocolError where the connection must be closed.
+        session has expired. Raises ProtocolError if the connection must be closed.
         """
         now = self._service.clock.monotonic()
         session = self.session
@@ -137,11 +137,14 @@ class SaslConnection:
             self._on_authenticate(connection, frame, api_key, now, dispatcher)
         elif api_key == SASL_HANDSHAKE:
             self._on_handshake(connection, frame, decode_request_header(frame), now)
-        elif api_key == API_VERSIONS and session.state is State.VERSIONS_OR_HANDSHAKE:
+        elif api_key == API_VERSIONS and session.state is State.INITIAL_REQUEST:
             if dispatcher.respond_to_api_versions(connection, frame):
                 session.on_api_versions()
         else:
-            raise ProtocolError(f"a request with API key {api_key} before authentication")
+            raise ProtocolError(
+                f"{_request_of(api_key)} before authentication; set security.protocol=SASL_SSL (or "
+                "SASL_PLAINTEXT) in the client"
+            )
 
     def reauthenticate(self, connection: Connection, frame: memoryview) -> None:
         """Begin a re-authentication with this SaslHandshake; see `may_reauthenticate`."""
@@ -160,9 +163,9 @@ class SaslConnection:
         response = {"error_code": int(code), "mechanisms": self._listener.options.mechanisms}
         parts = _parts(_HANDSHAKE_API, header, response)
         if code:
-            self._fail(
-                connection, f"SASL mechanism {request.mechanism!a:.40} is not enabled", parts
-            )
+            enabled = ",".join(self._listener.options.mechanisms)
+            reason = f"SASL mechanism {request.mechanism!a:.40} is not enabled; enabled={enabled}"
+            self._fail(connection, reason, parts)
             return
         if self.session.is_bare:
             connection.expect_bare_tokens()
@@ -180,7 +183,7 @@ class SaslConnection:
         if api_key != SASL_AUTHENTICATE:
             self.session.fail()
             parts = dispatcher.refusal(frame, MqError(ErrorCode.ILLEGAL_SASL_STATE))
-            self._fail(connection, f"API key {api_key} during authentication", parts)
+            self._fail(connection, f"{_request_of(api_key)} during authentication", parts)
             return
         request = _AUTHENTICATE_API.decode_request(header.api_version, frame, header.body_position)
         self._on_token(connection, request.auth_bytes, header, now)
@@ -194,24 +197,24 @@ class SaslConnection:
     ) -> None:
         """`header`: of the SaslAuthenticate request; None for a bare token."""
         session, now_ms = self.session, self._service.clock.wall_ms()
-        has_response = header is not None and session.state is not State.WRONG_MECHANISM
+        has_response = header is not None and session.state is not State.REAUTH_BAD_MECHANISM
         try:
-            answer = session.on_token(bytes(token), now, now_ms)
+            server_token = session.on_token(bytes(token), now, now_ms)
         except LoginFailed as error:
             self._refuse(connection, header if has_response else None, error)
             return
-        if isinstance(answer, PendingAnswer):
+        if isinstance(server_token, PendingResponse):
             connection.barrier = True
-            self._spawn(self._answer_later, connection, connection.slot(), header, answer)
+            self._spawn(self._respond_later, connection, connection.slot(), header, server_token)
         else:
-            self._answer(connection, connection.slot(), header, answer)
+            self._respond(connection, connection.slot(), header, server_token)
 
-    async def _answer_later(
+    async def _respond_later(
         self,
         connection: Connection,
         slot: Slot,
         header: RequestHeader | None,
-        pending: PendingAnswer,
+        pending: PendingResponse,
     ) -> None:
         """A task that does the work of a token. The next request waits for it."""
         result = await self._service.work(pending.work)
@@ -219,16 +222,20 @@ class SaslConnection:
             return
         clock, session = self._service.clock, self.session
         try:
-            answer = session.on_work_done(pending, result, clock.monotonic(), clock.wall_ms())
+            server_token = session.on_work_done(pending, result, clock.monotonic(), clock.wall_ms())
         except LoginFailed as error:
             self._refuse(connection, header, error, slot)
             return
-        assert isinstance(answer, Answer)
+        assert isinstance(server_token, ServerToken)
         connection.barrier = False
-        self._answer(connection, slot, header, answer)
+        self._respond(connection, slot, header, server_token)
 
-    def _answer(
-        self, connection: Connection, slot: Slot, header: RequestHeader | None, answer: Answer
+    def _respond(
+        self,
+        connection: Connection,
+        slot: Slot,
+        header: RequestHeader | None,
+        server_token: ServerToken,
     ) -> None:
         session = self.session
         if session.state is State.COMPLETE:
@@ -237,12 +244,12 @@ class SaslConnection:
             self.ready_until = session.expires_at
             connection.logged_in(session.principal)
         if header is None:
-            slot.complete([_LENGTH(len(answer.token)) + answer.token])
+            slot.complete([_LENGTH(len(server_token.token)) + server_token.token])
             return
         response = {
             "error_code": 0,
-            "auth_bytes": answer.token,
-            "session_lifetime_ms": answer.session_lifetime_ms,
+            "auth_bytes": server_token.token,
+            "session_lifetime_ms": server_token.session_lifetime_ms,
         }
         slot.complete(_parts(_AUTHENTICATE_API, header, response))
 
@@ -285,6 +292,14 @@ class SaslConnection:
         slot = slot or connection.slot()
         delay_seconds = self._listener.options.failure_delay_ms / 1000
         self._spawn(_close_later, connection, slot, parts, delay_seconds)
+
+
+def _request_of(api_key: int) -> str:
+    """`a Metadata request`, for messages."""
+    api = apis.by_key(api_key)
+    if api is None:
+        return f"a request with the unknown API key {api_key}"
+    return f"{'an' if api.name[0] in 'AEIOU' else 'a'} {api.name} request"
 
 
 async def _close_later(

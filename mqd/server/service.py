@@ -301,7 +301,7 @@ class Server:
             await trio.sleep(_SWEEP_SECONDS)
             now = self._node.clock.monotonic()
             self.memory.evict_slow_readers(now)
-            self._muted.forget_closed()
+            self._muted.discard_closed()
             for connection in list(self._connections):
                 is_late = connection.frames.is_late(now, FRAME_RECEIVE_TIMEOUT_MS / 1000)
                 if is_late and not connection.muted_until:

@@ -78,7 +78,7 @@ class RowEncoder:
     """The rows of one task.
 
     `partition_count(topic, fresh)` returns the number of partitions of a topic; with `fresh` it
-    asks the brokers.
+    requests it from the brokers.
     """
 
     def __init__(

@@ -267,14 +267,15 @@ async def _echo_once(port: int, settings: TlsSettings) -> None:
             replace(CLIENT, trust_store=trust(texts().other_ca)),
             HOST,
             "is not trusted: unable to get local issuer certificate; set the truststore",
-            "the client ended the TLS handshake: it does not trust the CA",
+            "the client ended the TLS handshake: it does not trust the CA that signed the "
+            "certificate; give the client the certificate of the CA",
         ),
         (
             replace(SERVER, key_store=pem(texts().expired)),
             CLIENT,
             HOST,
             "is expired; renew it on the broker",
-            "the certificate is expired",
+            "the certificate is expired; renew the certificate of this node (`mqctl cert renew`)",
         ),
         (
             replace(SERVER, key_store=pem(texts().elsewhere)),

@@ -99,3 +99,74 @@ def test_a_command_connects_with_its_properties(mqctl: Callable[..., Ran], tmp_p
         assert "hush" not in ran.err
         ran = mqctl("--command-config", str(file), "topic", "list")
         assert ran.code == code, "the option may be before the command"
+
+
+def test_the_results_as_json(mqctl: Callable[..., Ran], tmp_path: Path) -> None:
+    expected = {"profile": "q", "file": str(tmp_path / "mqctl" / "q.properties")}
+    assert mqctl("profile", "create", "q", "-b", "k:9092", "-o", "json").data == expected
+    assert mqctl("profile", "use", "q", "-o", "json").data == expected
+    assert mqctl("profile", "create", "r").code == 0
+    missing = mqctl("profile", "delete", "q", "none", "r")
+    assert missing.code == 2 and profiles.names() == ["q", "r"], "all or none"
+    gone = mqctl("profile", "delete", "q", "r", "-o", "json")
+    assert gone.data[0] == expected and len(gone.data) == 2 and profiles.names() == []
+
+
+def test_a_profile_works_in_every_directory(
+    mqctl: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "from.properties").write_text(
+        "ssl.ca.location=ca.pem\nssl.key.location=/key.pem\n"
+    )
+    given = ("--ca", "certs/ca.pem", "--property", "ssl.certificate.location=a.pem")
+    assert mqctl("profile", "create", "p", "--protocol", "SSL", *given).code == 0
+    found = profiles.read("p")
+    assert found["ssl.ca.location"] == str(tmp_path / "certs" / "ca.pem")
+    assert found["ssl.certificate.location"] == str(tmp_path / "a.pem")
+    source = ("--from", "other/from.properties", "--property", "ssl.certificate.location=c.pem")
+    assert mqctl("profile", "create", "p", "--protocol", "SSL", *source).code == 0
+    found = profiles.read("p")
+    assert found["ssl.ca.location"] == str(tmp_path / "other" / "ca.pem")
+    assert found["ssl.certificate.location"] == str(tmp_path / "c.pem")
+    assert found["ssl.key.location"] == "/key.pem"
+
+
+def test_only_a_new_password_is_asked_for_twice(
+    mqctl: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def prompt(text: str, **options: object) -> str:
+        asked.append((text, options["confirmation_prompt"]))
+        return "sesame"
+
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("click.prompt", prompt)
+    assert mqctl("profile", "create", "p", "--user", "al").code == 0
+    assert mqctl("user", "create", "al").code == 0
+    assert asked == [("Password of user 'al'", False), ("Password of user 'al'", True)]
+
+
+def test_files_with_passwords_that_other_users_can_read(
+    mqctl: Callable[..., Ran], tmp_path: Path
+) -> None:
+    password, config = tmp_path / "al.p", tmp_path / "client.properties"
+    password.write_text("sesame\n")
+    config.write_text("sasl.password=sesame\n")
+
+    def create() -> Ran:
+        return mqctl("profile", "create", "p", "--user", "al", "--password-file", str(password))
+
+    def list_topics() -> Ran:
+        return mqctl("topic", "list", "--command-config", str(config))
+
+    for path, run in ((password, create), (config, list_topics)):
+        for mode, is_readable in ((0o600, False), (0o640, True), (0o604, True)):
+            path.chmod(mode)
+            done = run()
+            text = f"other users can read '{path}', which has a password: run chmod 600 {path}\n"
+            assert done.code == 0 and (text in done.err) == is_readable, (done.err, mode)
+    config.write_text("security.protocol=PLAINTEXT\n")
+    assert "chmod" not in list_topics().err, "it has no password"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import ssl
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -16,12 +18,14 @@ from mqd.config import NodeConfig, StartError
 from mqd.io.certificates import Authority, issue_node
 from mqd.io.net import OsListener, OsNetwork, OsSocket
 from mqd.io.tls import TlsListener, TlsSocket
+from mqd.io.tls_errors import server_reason
 from mqd.node.certificates import CertificateSource
 from mqd.node.listeners import ClientTls
 from mqd.node.peer_tls import PeerTls
 from mqd.node.watched_files import CHECK_SECONDS, WatchedFiles
 from mqd.peers import Peers, parse_peers
 from mqd.security.client_listeners import ClientListener, SecurityProtocol
+from mqd.security.tls_settings import KeyStore, TlsSettings
 
 NOW = datetime.now(UTC)
 AUTHORITY = Authority.create("test", now=NOW)
@@ -65,7 +69,7 @@ def node(directory: Path, mode: str, names: int, known: Peers) -> PeerTls:
         ("disabled", "preferred", 1, "plaintext"),
         ("required", "disabled", 1, "the other node needs peer.ssl=preferred or required"),
         ("disabled", "required", 1, "closed the connection during the TLS handshake"),
-        ("required", "required", 2, "the certificate names mqd://c/nodes/2, and not"),
+        ("required", "required", 2, "the certificate is for mqd://c/nodes/2, expected"),
     ],
 )
 async def test_two_nodes_agree(
@@ -129,8 +133,97 @@ async def test_two_nodes_agree(
 
 
 def test_a_node_does_not_start_without_a_certificate() -> None:
-    with pytest.raises(StartError, match=r"peer\.ssl=required: listener PEER: has no certificate"):
+    with pytest.raises(StartError, match=r"peer\.ssl=required needs a certificate: set"):
         PeerTls(NodeConfig.load(overrides={"peer.ssl": "required"}), peers())
+
+
+def test_a_node_does_not_start_without_a_truststore(tmp_path: Path) -> None:
+    key = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(tmp_path / "never read")}
+    with pytest.raises(
+        StartError,
+        match=r"peer\.ssl=required needs a truststore: set ssl\.truststore\.location, or "
+        r"listener\.name\.peer\.ssl\.truststore\.location",
+    ):
+        PeerTls(NodeConfig.load(overrides={"peer.ssl": "required", **key}), peers())
+
+
+def test_an_expired_certificate_is_an_error_and_a_shared_file_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "node 1.pem"
+    file.write_bytes(AUTHORITY.issue("a", hosts=["h"], now=NOW, days=7))
+    file.chmod(0o640)
+    settings = TlsSettings(key_store=KeyStore("PEM", str(file)))
+    for name, checks_mode in (("SSL", True), ("PEER", False)):
+        source = CertificateSource(name, settings, lambda: None, checks_mode=checks_mode)
+        source.warn(NOW + timedelta(days=10))
+    lines = [(record.levelname, record.getMessage()) for record in caplog.records]
+    remedy = "remedy='run mqctl cert renew, or replace the file'"
+    assert lines == [
+        ("ERROR", f"certificate expired listener=SSL days_ago=3 {remedy}"),
+        (
+            "WARNING",
+            f"users other than the owner can read the private key file={file} "
+            f"remedy=run chmod 600 '{file}'",
+        ),
+        ("ERROR", f"certificate expired listener=PEER days_ago=3 {remedy}"),
+    ]
+
+
+async def test_a_node_that_stops_is_no_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "mqd.node.peer_tls")
+    plain = await OsNetwork().listen("127.0.0.1", 0)
+    known = peers(plain.port)
+    acceptor = node(tmp_path, "required", 1, known).acceptor
+    assert acceptor is not None
+    listener = TlsListener(plain, acceptor)
+    network = node(tmp_path, "required", 2, known).network(OsNetwork())
+    serves = True
+
+    async def serve() -> None:
+        while True:
+            sock = await listener.accept()
+            with trio.move_on_after(5):
+                while serves and not sock.is_established:
+                    try:
+                        sock.receive_into(memoryview(bytearray(1)))
+                    except BlockingIOError:
+                        await trio.lowlevel.checkpoint()
+            sock.close()
+
+    async def connect() -> None:
+        with trio.fail_after(5):
+            (await network.connect("127.0.0.1", plain.port)).close()
+
+    def levels() -> list[str]:
+        return [record.levelname for record in caplog.records]
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve)
+        serves = False
+        with pytest.raises(OSError, match="closed the connection"):
+            await connect()
+        assert levels() == ["WARNING"], "it was never connected"
+        serves = True
+        await connect()
+        serves = False
+        with pytest.raises(OSError, match="closed the connection"):
+            await connect()
+        assert levels() == ["WARNING", "INFO"]
+        nursery.cancel_scope.cancel()
+    plain.close()
+
+
+def test_messages_between_nodes_name_the_keys_of_nodes() -> None:
+    error = ssl.SSLError()
+    error.reason = "TLSV1_ALERT_UNKNOWN_CA"
+    assert server_reason(error, is_of_nodes=True) == (
+        "another node ended the TLS handshake: it does not trust the CA that signed the "
+        "certificate",
+        "compare `listener.name.peer.ssl.truststore.*` of both nodes",
+    )
 
 
 async def test_changed_files_are_read_and_invalid_ones_are_not_used(
@@ -164,7 +257,7 @@ async def test_changed_files_are_read_and_invalid_ones_are_not_used(
         second = bound.acceptor
         assert second is not first
         assert "certificate expires soon listener=SSL days=6" in caplog.text
-        assert "every user of this machine can read the private key" in caplog.text
+        assert "users other than the owner can read the private key file=" in caplog.text
         assert certificates.reload()  # a SIGHUP
         await trio.sleep(0.1)
         assert bound.acceptor is not second

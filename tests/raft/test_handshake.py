@@ -9,8 +9,10 @@ from itertools import count
 from uuid import UUID
 
 import pytest
+from trio.testing import MockClock
 
 from mqd.errors import ProtocolError
+from mqd.io.clock import SystemClock
 from mqd.limits import UNAUTHENTICATED_FRAME_BYTES_MAX
 from mqd.raft import codec
 from mqd.raft.handshake import (
@@ -22,6 +24,7 @@ from mqd.raft.handshake import (
 )
 from mqd.raft.handshake_caller import CallerHandshake
 from mqd.raft.handshake_listener import ListenerHandshake
+from mqd.raft.handshake_runner import HandshakeRunner
 from mqd.raft.voters import VoterSet, VoterView
 from tests.raft.callers import Calling
 
@@ -299,3 +302,41 @@ def test_messages_of_an_unauthenticated_peer_are_escaped() -> None:
         caught.value.args[0].startswith("node 1 refuses this node: ?[31mroot?xx")
         and len(caught.value.args[0]) < 900
     )
+
+
+class ScriptedStream:
+    """Receives fixed bytes, and ignores what is sent."""
+
+    def __init__(self, received: bytes) -> None:
+        self.received = bytearray(received)
+
+    async def receive_into(self, view: memoryview) -> int:
+        count = min(len(view), len(self.received))
+        view[:count] = self.received[:count]
+        del self.received[:count]
+        return count
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("received", "reason"),
+    [
+        (bytes.fromhex("15030300020246"), "node 1 requires TLS: set peer.ssl=required"),
+        (b"HTTP/1.1 400", "The listener is not an mqd node, or runs another release"),
+    ],
+)
+async def test_a_response_that_is_no_handshake_names_its_cause(
+    received: bytes, reason: str, autojump_clock: MockClock
+) -> None:
+    runner = HandshakeRunner(
+        credentials(2),
+        SystemClock(),
+        silence=1.0,
+        on_new_incarnation=lambda node_id: None,
+        on_voter_view=lambda node_id, view: None,
+    )
+    with pytest.raises(HandshakeRefused, match=reason):
+        await runner.authenticate(ScriptedStream(received), 1)

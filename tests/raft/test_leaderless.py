@@ -282,7 +282,7 @@ async def test_a_voter_with_an_empty_log_reports_what_it_waits_for(
     )
     assert line.endswith(
         "this voter starts with an empty log, so it does not vote yet: "
-        "it waits for a reply from node 2, 3"
+        "it waits for a reply from node 2 and node 3"
     )
     assert raft.status().term == 0
 

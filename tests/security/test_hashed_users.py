@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mqd.security.hashed_users import HashedUsers, line_of, parse_users, with_line
-from mqd.security.mechanism import LoginFailed, PendingAnswer
+from mqd.security.mechanism import LoginFailed, PendingResponse
 from mqd.security.plain import PlainServer, plain_token
 from mqd.security.scram import derive_keys
 
@@ -22,12 +22,12 @@ def users_of(*lines: str) -> HashedUsers:
 def logs_in(users: HashedUsers, user: str, password: str) -> tuple[bool, bool]:
     """Whether the login succeeds, and whether it needed work."""
     server = PlainServer(users)
-    answer = server.respond(plain_token(user, password), 0)
-    if not isinstance(answer, PendingAnswer):
-        assert answer == b""
+    response = server.respond(plain_token(user, password), 0)
+    if not isinstance(response, PendingResponse):
+        assert response == b""
         return server.is_complete, False
     try:
-        assert answer.conclude(answer.work()) == b""
+        assert response.conclude(response.work()) == b""
     except LoginFailed as error:
         assert str(error) == "unknown user or wrong password"
         assert error.message == "Authentication failed: Invalid username or password"
@@ -103,11 +103,11 @@ def test_a_changed_password_is_checked_again() -> None:
 def test_a_change_during_a_check() -> None:
     users = users_of(ALICE)
     server = PlainServer(users)
-    answer = server.respond(plain_token("alice", "secret"), 0)
-    assert isinstance(answer, PendingAnswer)
-    is_right = answer.work()
+    response = server.respond(plain_token("alice", "secret"), 0)
+    assert isinstance(response, PendingResponse)
+    is_right = response.work()
     users.replace({})
-    answer.conclude(is_right)
+    response.conclude(is_right)
     assert logs_in(users, "alice", "secret") == (False, True), "not remembered"
 
 

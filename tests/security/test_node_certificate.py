@@ -21,8 +21,8 @@ def der(pem: bytes) -> bytes:
     ("certificate", "words"),
     [
         (der(issue_node(AUTHORITY, "c", 1, ["h"], now=NOW)), None),
-        (der(issue_node(AUTHORITY, "c", 2, ["h"], now=NOW)), "names mqd://c/nodes/2, and not"),
-        (der(issue_node(AUTHORITY, "other", 1, ["h"], now=NOW)), "names mqd://other/nodes/1"),
+        (der(issue_node(AUTHORITY, "c", 2, ["h"], now=NOW)), "is for mqd://c/nodes/2, expected"),
+        (der(issue_node(AUTHORITY, "other", 1, ["h"], now=NOW)), "is for mqd://other/nodes/1"),
         (der(AUTHORITY.issue("x", hosts=["H"], now=NOW)), None),
         (der(AUTHORITY.issue("x", hosts=["other"], now=NOW)), "neither node 1 nor its host h"),
         (der(AUTHORITY.issue("x", now=NOW)), "neither node 1 nor its host h"),

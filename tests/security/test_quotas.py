@@ -9,10 +9,10 @@ import pytest
 from mqd.security import quotas
 from mqd.security.principal import Principal
 from mqd.security.quotas import (
-    BUDGETS_MAX,
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
     PRODUCER_BYTE_RATE,
+    QUOTA_STATES_MAX,
     REQUEST_PERCENTAGE,
     ClientQuotas,
     QuotaEntity,
@@ -55,7 +55,7 @@ def test_the_most_specific_quota_applies(first: int) -> None:
     quota = table.quota_of(PRODUCER_BYTE_RATE, "alice", "app")
     assert quota is not None
     assert quota.limit == first
-    assert quota.bucket == (PRODUCER_BYTE_RATE, *MOST_SPECIFIC_FIRST[first][1])
+    assert quota.counted_by == (PRODUCER_BYTE_RATE, *MOST_SPECIFIC_FIRST[first][1])
     assert table.quota_of(CONSUMER_BYTE_RATE, "alice", "app") is None
 
 
@@ -149,12 +149,12 @@ def test_an_address_may_connect_as_often_as_its_quota_allows() -> None:
     assert all(node.connect("10.0.0.2", 0) for _ in range(100))
 
 
-def test_the_number_of_budgets_is_bounded() -> None:
+def test_the_number_of_quota_states_is_bounded() -> None:
     """A client may choose a new client id for each request."""
     node = ClientQuotas(WINDOW, WINDOW)
     limits = {PRODUCER_BYTE_RATE: 1.0, CONTROLLER_MUTATION_RATE: 1.0}
     node.table = QuotaTable({entity(client=None): limits})
-    for number in range(BUDGETS_MAX + 100):
+    for number in range(QUOTA_STATES_MAX + 100):
         node.record(PRODUCER_BYTE_RATE, ALICE, f"app-{number}", 1, 0)
         node.mutate(ALICE, f"app-{number}", 1, 0, strict=True)
-    assert len(node) == 2 * BUDGETS_MAX
+    assert len(node) == 2 * QUOTA_STATES_MAX

@@ -7,9 +7,9 @@ import math
 import pytest
 
 from mqd.errors import ErrorCode
-from mqd.security.mechanism import LoginFailed, PendingAnswer
+from mqd.security.mechanism import LoginFailed, PendingResponse
 from mqd.security.principal import Principal
-from mqd.security.sasl_session import TRANSITIONS, Answer, Event, SaslSession, State
+from mqd.security.sasl_session import TRANSITIONS, Event, SaslSession, ServerToken, State
 
 
 class Mechanism:
@@ -20,14 +20,14 @@ class Mechanism:
         self.is_complete = False
         self.expires_at_ms = expires_at_ms
 
-    def respond(self, token: bytes, now_ms: int) -> bytes | PendingAnswer:
+    def respond(self, token: bytes, now_ms: int) -> bytes | PendingResponse:
         if token == b"slow":
-            return PendingAnswer(lambda: True, self._conclude)
+            return PendingResponse(lambda: True, self._conclude)
         if token == b"no":
             raise LoginFailed("wrong password")
         if token != b"more":
             self.user, self.is_complete = token.decode(), True
-        return b"answer"
+        return b"response"
 
     def _conclude(self, is_right: bool) -> bytes:
         if not is_right:
@@ -47,9 +47,9 @@ def session(
     return made
 
 
-def lifetime_ms_of(answer: Answer | PendingAnswer) -> int:
-    assert isinstance(answer, Answer)
-    return answer.session_lifetime_ms
+def lifetime_ms_of(server_token: ServerToken | PendingResponse) -> int:
+    assert isinstance(server_token, ServerToken)
+    return server_token.session_lifetime_ms
 
 
 def test_the_table_has_every_state() -> None:
@@ -60,9 +60,9 @@ def test_the_table_has_every_state() -> None:
 def test_a_login() -> None:
     made = session()
     assert made.expects_token and not made.is_bare
-    assert made.on_token(b"more", 1.0, 1_000) == Answer(b"answer", 0)
+    assert made.on_token(b"more", 1.0, 1_000) == ServerToken(b"response", 0)
     assert (made.principal, made.doing) == (None, "authentication")
-    assert made.on_token(b"alice", 1.0, 1_000) == Answer(b"answer", 0)
+    assert made.on_token(b"alice", 1.0, 1_000) == ServerToken(b"response", 0)
     assert made.state is State.COMPLETE
     assert made.principal == Principal("User", "alice")
     assert made.expires_at == math.inf and not made.may_reauthenticate(100.0)
@@ -71,14 +71,14 @@ def test_a_login() -> None:
 def test_a_token_that_needs_work() -> None:
     made = session(5_000)
     pending = made.on_token(b"slow", 1.0, 1_000)
-    assert isinstance(pending, PendingAnswer) and pending.work()
+    assert isinstance(pending, PendingResponse) and pending.work()
     assert (made.state, made.principal) == (State.AUTHENTICATE, None)
-    assert made.on_work_done(pending, True, 2.0, 2_000) == Answer(b"later", 5_000)
+    assert made.on_work_done(pending, True, 2.0, 2_000) == ServerToken(b"later", 5_000)
     assert made.state is State.COMPLETE and made.expires_at == 7.0
     assert made.principal == Principal("User", "alice")
     made = session()
     pending = made.on_token(b"slow", 1.0, 1_000)
-    assert isinstance(pending, PendingAnswer)
+    assert isinstance(pending, PendingResponse)
     with pytest.raises(LoginFailed):
         made.on_work_done(pending, False, 2.0, 2_000)
     assert (made.state, made.principal) == (State.FAILED, None)

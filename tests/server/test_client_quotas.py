@@ -127,7 +127,7 @@ async def test_nodes_have_no_quotas(tmp_path: Path) -> None:
         connection.authenticated(NodeId(2))
         node.node.quotas.update(node.image)
         node.node.quotas.used(connection, 100.0)
-        assert node.node.quotas.of_other_request(connection) == 0
+        assert node.node.quotas.throttle_for_other_request(connection) == 0
 
 
 async def test_a_closed_connection_is_not_kept_while_it_is_muted(

@@ -20,6 +20,7 @@ from mqd.limits import IN_FLIGHT_REQUESTS_MAX, MIB, RECEIVE_ARENA_BYTES, SENDFIL
 from mqd.server.connection import Connection, Slot
 from mqd.server.connection_owner import Dispatcher, Memory
 from mqd.server.memory import RequestPool, ResponsePool
+from mqd.server.other_protocols import other_protocol
 from mqd.server.receive_buffers import Arena, Buffer
 
 TRIES = 3
@@ -262,7 +263,10 @@ def test_an_impossible_frame_size_closes_the_connection_at_once(
         ),
         (b"POST /topics HTTP/1.1\r\n\r\n", "reason=an HTTP request"),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "reason=an HTTP request"),
-        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "reason=a TLS handshake"),
+        (
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+            "reason=a TLS handshake: this port speaks the Kafka protocol without TLS",
+        ),
         (b"\xff\xff\xff\xff????", "reason=a frame of -1 bytes"),
     ],
 )
@@ -476,3 +480,10 @@ def test_after_the_end_of_the_stream_nothing_more_is_received() -> None:
     owner.sock.incoming.append(b"")
     owner.connection.on_ready(READABLE)
     assert owner.connection.open and owner.connection.received_at == -math.inf
+
+
+def test_a_tls_handshake_on_the_peer_listener_names_the_key_of_nodes() -> None:
+    start = int.from_bytes(b"\x16\x03\x01\x02")
+    assert other_protocol(start, is_of_nodes=True) == (
+        "a TLS handshake: a node connects with TLS, set peer.ssl=preferred or required on this node"
+    )

@@ -102,7 +102,7 @@ class Produce:
             now, now_ms = connection.owner.now, connection.owner.now_ms
             pending = PendingProduce(self._node, connection, version, correlation_id)
             if self._quotas.keys:
-                pending.throttle_ms = self._quotas.of_produce(connection, end - position)
+                pending.throttle_ms = self._quotas.throttle_for_produce(connection, end - position)
             connection.slots.append(pending)
             if transactional_id is not None and not must_check:
                 waiting = self._appender.unconfirmed(connection, view, topics)
