@@ -52,6 +52,8 @@ class Run:
 
 Benchmark = Callable[[Broker, Run], list[Figure]]
 BENCHMARKS: dict[str, Benchmark] = {}
+SECURED = ("client-produce-100b", "client-produce-1k", "client-consume-1k")
+"""Those whose load is librdkafka, which has TLS and SASL. The C generators have neither."""
 
 
 def benchmark(name: str) -> Callable[[Benchmark], Benchmark]:
@@ -214,12 +216,16 @@ def produce_16k(broker: Broker, run: Run) -> list[Figure]:
 
 
 def client_produce(broker: Broker, run: Run, value_bytes: int, messages: int) -> list[Figure]:
+    address, config = broker.client_address, broker.command_config
     with topic_on(broker, "client") as topic:
         count = run.count(messages, 10_000)
-        client_load("produce", broker.address, topic, max(10_000, count // 10), value_bytes)
+        first = max(10_000, count // 10)
+        client_load("produce", address, topic, first, value_bytes, command_config=config)
         return throughput(
             broker,
-            lambda: client_load("produce", broker.address, topic, count, value_bytes),
+            lambda: client_load(
+                "produce", address, topic, count, value_bytes, command_config=config
+            ),
             "page-cache write",
         )
 
@@ -338,7 +344,14 @@ def client_consume(broker: Broker, run: Run) -> list[Figure]:
         generate("load", broker.address, topic, R=500, s=1024, d=4, n=-(-count // 500))
         return throughput(
             broker,
-            lambda: client_load("consume", broker.address, topic, count, 1024),
+            lambda: client_load(
+                "consume",
+                broker.client_address,
+                topic,
+                count,
+                1024,
+                command_config=broker.command_config,
+            ),
             "loopback stream",
         )
 

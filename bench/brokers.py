@@ -23,6 +23,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.generators import BenchError
+from chaos.cluster_security import ClusterSecurity
+from chaos.node import CLUSTER_ID
 from mqd.protocol.apis import by_key
 from mqd.protocol.batch_builder import build_batch
 from mqd.protocol.schema import Api, decode_response_header, encode_request_header
@@ -49,6 +51,10 @@ class Broker:
     find_pid: Callable[[], int] | None = None
     halt: Callable[[], None] | None = None
     fixed_topic: str | None = None
+    security: ClusterSecurity | None = None
+    """That of librdkafka's clients. All other requests use PLAINTEXT."""
+    secured_port: int = 0
+    """The port of the listener with `security`."""
     process: subprocess.Popen[bytes] | None = None
     topics_made: int = 0
     _admin: AdminClient | None = field(default=None, repr=False)
@@ -56,6 +62,16 @@ class Broker:
     @property
     def bootstrap(self) -> str:
         return f"{self.address[0]}:{self.address[1]}"
+
+    @property
+    def client_address(self) -> tuple[str, int]:
+        """The listener for librdkafka's clients."""
+        return self.address if self.security is None else (self.address[0], self.secured_port)
+
+    @property
+    def command_config(self) -> Path | None:
+        """The file of the client properties; None for PLAINTEXT."""
+        return None if self.security is None else self.security.command_config
 
     # -- life
 
@@ -70,6 +86,8 @@ class Broker:
             lambda: responds_to_api_versions(self.address), f"{self.name} to respond", self.process
         )
         self.pid = self.find_pid() if self.find_pid is not None else self.process.pid
+        if self.security is not None:
+            self.security.create_users(self.bootstrap)
         return ready - started_at, started_at
 
     def stop(self) -> None:
@@ -216,13 +234,15 @@ def acknowledges(address: tuple[str, int], topic: str) -> bool:
 # -- brokers that this process can start
 
 
-def mqd(directory: Path) -> Broker:
-    """A single mqd node on free loopback ports, data under `directory`."""
-    port, peer_port = free_port(), free_port()
+def mqd(directory: Path, security: ClusterSecurity | None = None) -> Broker:
+    """A single mqd node on free loopback ports, data under `directory`. With `security`, it has a
+    second listener.
+    """
+    port, peer_port, secured_port = free_port(), free_port(), free_port()
     directory.mkdir(parents=True, exist_ok=True)
     peers = directory / "peers.toml"
     peers.write_text(
-        'cluster_id = "bench"\n\n[[node]]\nid = 1\nhost = "127.0.0.1"\nport = '
+        f'cluster_id = "{CLUSTER_ID}"\n\n[[node]]\nid = 1\nhost = "127.0.0.1"\nport = '
         f"{port}\npeer_port = {peer_port}\n"
     )
     command = [
@@ -237,18 +257,35 @@ def mqd(directory: Path) -> Broker:
         "--data",
         str(directory / "data"),
     ]
+    if security is not None:
+        for option in security.node_options("mqd", 1, CLUSTER_ID, port, secured_port):
+            command += ["-o", option]
     log = directory / "log"
 
     def launch() -> subprocess.Popen[bytes]:
         with log.open("ab") as stream:
             return subprocess.Popen(command, cwd=ROOT, stdout=stream, stderr=stream)
 
-    return Broker("mqd", ("127.0.0.1", port), launch=launch)
+    return Broker(
+        "mqd",
+        ("127.0.0.1", port),
+        launch=launch,
+        security=security,
+        secured_port=secured_port,
+    )
 
 
-def kafka(directory: Path) -> Broker:
-    """A single Apache Kafka node from scripts/kafka.sh, data under `directory`."""
-    port = free_port()
+def kafka(directory: Path, security: ClusterSecurity | None = None) -> Broker:
+    """A single Apache Kafka node from scripts/kafka.sh, data under `directory`. With `security`, it
+    has a second listener.
+    """
+    port, secured_port = free_port(), free_port()
+    options: tuple[str, ...] = ()
+    environment = dict(os.environ)
+    if security is not None:
+        options = security.node_options("kafka", 1, CLUSTER_ID, port, secured_port)
+        if security.java_options:
+            environment["JAVA_TOOL_OPTIONS"] = security.java_options
     script = str(ROOT / "scripts" / "kafka.sh")
     directory.mkdir(parents=True, exist_ok=True)
     log = directory / "script.log"
@@ -256,9 +293,10 @@ def kafka(directory: Path) -> Broker:
     def launch() -> subprocess.Popen[bytes]:
         with log.open("ab") as stream:
             return subprocess.Popen(
-                ["bash", script, "start", "1", str(port), str(directory)],
+                ["bash", script, "start", "1", str(port), str(directory), *options],
                 stdout=stream,
                 stderr=stream,
+                env=environment,
             )
 
     def find_pid() -> int:
@@ -275,7 +313,15 @@ def kafka(directory: Path) -> Broker:
     fetched = subprocess.run(["bash", script, "fetch"], capture_output=True, text=True)
     if fetched.returncode:
         raise BenchError(f"Apache Kafka cannot be fetched: {fetched.stderr.strip()}")
-    return Broker("kafka", ("127.0.0.1", port), launch=launch, find_pid=find_pid, halt=halt)
+    return Broker(
+        "kafka",
+        ("127.0.0.1", port),
+        launch=launch,
+        find_pid=find_pid,
+        halt=halt,
+        security=security,
+        secured_port=secured_port,
+    )
 
 
 def free_port() -> int:

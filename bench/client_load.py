@@ -1,6 +1,6 @@
 """Produces or consumes with librdkafka, through confluent-kafka.
 
-    client_load.py produce|consume HOST:PORT TOPIC MESSAGES VALUE_BYTES ACKS
+    client_load.py produce|consume HOST:PORT TOPIC MESSAGES VALUE_BYTES ACKS [CLIENT_PROPERTIES]
 
 Uses `produce_batch` and `consume` with whole batches, so that Python's share of the time is small.
 Prints one line of JSON.
@@ -11,15 +11,24 @@ from __future__ import annotations
 import json
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
 
 BATCH_MESSAGES = 10_000
 WAIT_SECONDS = 30
 
 
-def produce(address: str, topic: str, messages: int, value_bytes: int, acks: int) -> float:
+Options = dict[str, Any]
+
+
+def produce(
+    address: str, topic: str, messages: int, value_bytes: int, acks: int, security: Options
+) -> float:
     """Seconds from the first message to the last acknowledgement."""
     producer = Producer(
         {
@@ -31,6 +40,7 @@ def produce(address: str, topic: str, messages: int, value_bytes: int, acks: int
             "queue.buffering.max.messages": 1_000_000,
             "queue.buffering.max.kbytes": 1_000_000,
         }
+        | security
     )
     value = bytes(ord("a") + i % 26 for i in range(value_bytes))
     batch: list[dict[str, Any]] = [{"value": value}] * BATCH_MESSAGES
@@ -48,7 +58,7 @@ def produce(address: str, topic: str, messages: int, value_bytes: int, acks: int
     return time.perf_counter() - start
 
 
-def consume(address: str, topic: str, messages: int) -> float:
+def consume(address: str, topic: str, messages: int, security: Options) -> float:
     """Seconds from the first message to the last."""
     consumer = Consumer(
         {
@@ -60,6 +70,7 @@ def consume(address: str, topic: str, messages: int) -> float:
             "queued.max.messages.kbytes": 200_000,
             "queued.min.messages": 1_000_000,
         }
+        | security
     )
     consumer.assign([TopicPartition(topic, 0, 0)])
     seen = 0
@@ -83,10 +94,15 @@ def main() -> None:
         int(sys.argv[4]),
         int(sys.argv[5]),
     )
+    security: Options = {}
+    if len(sys.argv) > 7:
+        from chaos.client_security import librdkafka_options, load
+
+        security = librdkafka_options(load(Path(sys.argv[7])))
     seconds = (
-        produce(address, topic, messages, value_bytes, int(sys.argv[6]))
+        produce(address, topic, messages, value_bytes, int(sys.argv[6]), security)
         if role == "produce"
-        else consume(address, topic, messages)
+        else consume(address, topic, messages, security)
     )
     print(json.dumps({"records": messages, "bytes": messages * value_bytes, "seconds": seconds}))
 

@@ -74,9 +74,17 @@ def generate(name: str, address: tuple[str, int], topic: str, **options: object)
 
 
 def client_load(
-    role: str, address: tuple[str, int], topic: str, messages: int, value_bytes: int, acks: int = 1
+    role: str,
+    address: tuple[str, int],
+    topic: str,
+    messages: int,
+    value_bytes: int,
+    acks: int = 1,
+    command_config: Path | None = None,
 ) -> dict[str, Any]:
-    """Run confluent-kafka's producer or consumer (client_load.py) in a process of its own."""
+    """Run confluent-kafka's producer or consumer (client_load.py) in a process of its own.
+    `command_config`: a file of client properties.
+    """
     host, port = address
     return run(
         [
@@ -88,5 +96,6 @@ def client_load(
             str(messages),
             str(value_bytes),
             str(acks),
+            *([] if command_config is None else [str(command_config)]),
         ]
     )

@@ -3,12 +3,15 @@
     python bench/produce_fetch.py [--only NAME]... [--quick]    against an mqd that it starts itself
         [--broker HOST:PORT [--broker-pid PID]]
         [--peer HOST:PORT [--peer-pid PID] [--peer-topic T] | --peer-kafka]
+        [--security sasl_ssl] [--sasl-mechanism SCRAM-SHA-256]
         [--keep 0.8] [--rounds N] [--json FILE] [--data DIR] [--list]
 
 Every benchmark runs on both brokers in turn, A B then B A, and the medians are compared. A ratio is
 mqd's figure divided by the peer's. Compare ratios: absolute figures depend on the machine. The
 generators share the processors with the broker. Floors are the best of the rounds. A quick run is
 too short for the JIT compiler of a JVM: its ratios to Kafka are meaningless.
+
+With --security, only the benchmarks of librdkafka's clients run: the C generators have no TLS.
 """
 
 from __future__ import annotations
@@ -27,9 +30,18 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from bench import brokers, floors  # noqa: E402
-from bench.benchmarks import BENCHMARKS, FLOORS, Benchmark, Figure, Run, warm_up  # noqa: E402
+from bench.benchmarks import (  # noqa: E402
+    BENCHMARKS,
+    FLOORS,
+    SECURED,
+    Benchmark,
+    Figure,
+    Run,
+    warm_up,
+)
 from bench.brokers import Broker  # noqa: E402
 from bench.generators import BenchError, binary  # noqa: E402
+from chaos import cluster_security  # noqa: E402
 
 QUICK_PART = 0.05
 
@@ -55,7 +67,7 @@ def main() -> int:
         machine = floors.machine(directory)
         print(describe(machine, tested, rounds, run))
         rows = measure(
-            options.only or list(BENCHMARKS), tested, run, rounds, directory, options.keep
+            options.only or list(available(options)), tested, run, rounds, directory, options.keep
         )
     except BenchError as error:
         print(f"produce_fetch: {error}", file=sys.stderr)
@@ -132,7 +144,21 @@ def parse() -> argparse.Namespace:
         help="where data directories are made (the system's temporary directory)",
     )
     parser.add_argument("--list", action="store_true", help="print the benchmarks")
-    return parser.parse_args()
+    cluster_security.add_arguments(parser)
+    options = parser.parse_args()
+    if options.security != "plaintext" and (options.broker or options.peer):
+        parser.error("--security needs brokers that this program starts: omit --broker and --peer")
+    if unsecured := set(options.only or ()) - set(available(options)):
+        parser.error(
+            f"{', '.join(sorted(unsecured))}: the C generators have no TLS and no SASL. With "
+            f"--security, choose from {', '.join(SECURED)}"
+        )
+    return options
+
+
+def available(options: argparse.Namespace) -> tuple[str, ...]:
+    """The benchmarks that can run with this security."""
+    return tuple(BENCHMARKS) if options.security == "plaintext" else SECURED
 
 
 def address(text: str) -> tuple[str, int]:
@@ -144,6 +170,7 @@ def address(text: str) -> tuple[str, int]:
 
 def choose(options: argparse.Namespace, directory: Path) -> list[Broker]:
     """The brokers to compare: mqd first, then the peer."""
+    security = cluster_security.from_arguments(options, directory / "security")
     if options.broker:
         chosen = [
             Broker(
@@ -151,13 +178,13 @@ def choose(options: argparse.Namespace, directory: Path) -> list[Broker]:
             )
         ]
     else:
-        chosen = [brokers.mqd(directory / "mqd")]
+        chosen = [brokers.mqd(directory / "mqd", security)]
     if options.peer:
         chosen.append(
             Broker("peer", options.peer, pid=options.peer_pid, fixed_topic=options.peer_topic)
         )
     elif options.peer_kafka:
-        chosen.append(brokers.kafka(directory / "kafka"))
+        chosen.append(brokers.kafka(directory / "kafka", security))
     return chosen
 
 

@@ -29,9 +29,9 @@ import aiokafka
 import confluent_kafka
 import kafka
 
-from .differences import differences
 from .ensemble import Ensemble, ensemble
 from .node import NodeFailed, end_on_sigterm
+from .received import Received, misplaced
 
 INTERVAL_S = 0.002
 CATCH_UP_S = 60.0
@@ -53,7 +53,7 @@ class Client(ABC):
         self.sent = 0
         self.acked = 0
         self.errors: list[str] = []
-        self.got: dict[int, list[int]] = {partition: [] for partition in range(PARTITIONS)}
+        self.got: dict[int, list[Received]] = {partition: [] for partition in range(PARTITIONS)}
         self.producing = True
         self._threads = [
             threading.Thread(target=self._guard, args=(role,), daemon=True)
@@ -78,12 +78,12 @@ class Client(ABC):
         self.producing = False
         for thread in self._threads:
             thread.join(2 * CATCH_UP_S)
-        for partition, numbers in self.got.items():
+        for partition, received in self.got.items():
             wanted = list(range(partition, self.sent, PARTITIONS))
-            if numbers != wanted:
+            if [each.number for each in received] != wanted:
                 self.errors.append(
-                    f"partition {partition}: {len(numbers)} records in the consumer's order "
-                    f"are not the {len(wanted)} sent: {differences(numbers, wanted)}"
+                    f"partition {partition}: {len(received)} records in the consumer's order "
+                    f"are not the {len(wanted)} sent: {misplaced(received, wanted)}"
                 )
         return [f"{self.name}: {error}" for error in self.errors]
 
@@ -99,8 +99,8 @@ class Client(ABC):
             self.errors.append(f"{role.__name__}: {error!r}")
             self.producing = False
 
-    def _take(self, partition: int, value: bytes) -> None:
-        self.got[partition].append(int(value))
+    def _take(self, partition: int, offset: int, value: bytes) -> None:
+        self.got[partition].append(Received(offset, int(value)))
 
 
 class Confluent(Client):
@@ -157,10 +157,11 @@ class Confluent(Client):
             if message.error() is not None:
                 self.errors.append(f"poll: {message.error()}")
                 continue
-            partition, value = message.partition(), message.value()
+            partition, offset, value = message.partition(), message.offset(), message.value()
             assert partition is not None
+            assert offset is not None
             assert value is not None
-            self._take(partition, value)
+            self._take(partition, offset, value)
         consumer.close()
 
 
@@ -198,7 +199,7 @@ class KafkaPython(Client):
                 deadline = time.monotonic() + CATCH_UP_S
             for place, records in consumer.poll(200).items():
                 for record in records:
-                    self._take(place.partition, record.value)
+                    self._take(place.partition, record.offset, record.value)
         consumer.close()
 
 
@@ -248,7 +249,7 @@ class Aiokafka(Client):
                     deadline = time.monotonic() + CATCH_UP_S
                 for place, records in (await consumer.getmany(timeout_ms=200)).items():
                     for record in records:
-                        self._take(place.partition, record.value)
+                        self._take(place.partition, record.offset, record.value)
         finally:
             await consumer.stop()
 

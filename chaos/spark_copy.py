@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from mqd.client.client_properties import read_client_properties
+
 ROOT = Path(__file__).resolve().parent.parent
 FAILED_CODE = 3
 TASK_FAILURES_MAX = 8
@@ -39,6 +41,14 @@ def failing(percent: float) -> Callable[[Iterator[Any]], Iterator[Any]]:
             raise RuntimeError("this task fails on purpose, without rows")
 
     return work
+
+
+def security_options(command_config: Path | None) -> dict[str, str]:
+    """Kafka's client properties in a file, as options of source and sink."""
+    if command_config is None:
+        return {}
+    properties = read_client_properties(command_config)
+    return {f"kafka.{key}": value for key, value in properties.items()}
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -63,8 +73,10 @@ def run(arguments: argparse.Namespace) -> int:
     for name, value in settings.items():
         builder = builder.config(name, value)
     spark = configure(builder).getOrCreate()
+    security = security_options(arguments.command_config)
     data = (
         spark.readStream.format("mqd")
+        .options(**security)
         .option("kafka.bootstrap.servers", arguments.bootstrap)
         .option("subscribe", arguments.source)
         .option("startingOffsets", "earliest")
@@ -77,6 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
     writer = (
         data.writeStream.format("mqd")
         .queryName("chaos")
+        .options(**security)
         .option("kafka.bootstrap.servers", arguments.bootstrap)
         .option("topic", arguments.target)
         .option("deliveryGuarantee", arguments.mode)
@@ -117,6 +130,7 @@ def main() -> int:
     parser.add_argument("--checkpoint", type=Path, required=True)
     parser.add_argument("--fail-percent", type=float, default=0.0)
     parser.add_argument("--rows-per-batch", type=int, default=500)
+    parser.add_argument("--command-config", type=Path, help="client properties")
     parser.add_argument("--until-end", action="store_true")
     return run(parser.parse_args())
 

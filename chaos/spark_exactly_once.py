@@ -2,6 +2,7 @@
 
     python -m chaos.spark_exactly_once --mode exactly-once|atomic-batch [--kills 12]
         [--fail-percent 5] [--rows 12000] [--seed 1] [--kind mqd|kafka] [--no-broker-faults]
+        [--security sasl_ssl] [--sasl-mechanism SCRAM-SHA-256]
 
 Three nodes, replication factor 3, min.insync.replicas 2. A query (chaos/spark_copy.py) copies a
 topic with `deliveryGuarantee` set. Its tasks fail at random. Its driver is repeatedly killed with
@@ -29,6 +30,7 @@ from pathlib import Path
 from mqd.client import sync
 from mqd.client.errors import ClientError
 
+from . import cluster_security
 from .ensemble import Ensemble, ensemble
 from .node import NodeFailed, end_on_sigterm
 from .spark_driver import Drivers, TrialFailed
@@ -62,6 +64,8 @@ class Trial:
         command += ["--target", COPY.name, "--mode", arguments.mode]
         command += ["--checkpoint", str(directory / "checkpoint")]
         command += ["--rows-per-batch", str(arguments.rows_per_batch)]
+        if cluster.command_config is not None:
+            command += ["--command-config", str(cluster.command_config)]
         log = directory / "driver.log"
         self._drivers = Drivers(
             command, fail_percent=arguments.fail_percent, log=log, report=self._say
@@ -89,7 +93,7 @@ class Trial:
             node.wait_ready()
         self._fill(LAST_ROWS)
         self._drivers.run_to_end()
-        self._wrong = judge(self._cluster.bootstrap, SOURCE, COPY)
+        self._wrong = judge(self._cluster.bootstrap, SOURCE, COPY, self._cluster.client_security)
         self._seconds = time.monotonic() - started_at
 
     def close(self) -> None:
@@ -107,7 +111,11 @@ class Trial:
             self._say(f"driver {number} of {kills} killed {when}")
 
     def _fill(self, count: int) -> None:
-        with sync.connect(self._cluster.bootstrap) as client, client.producer() as producer:
+        security = self._cluster.client_security
+        with (
+            sync.connect(self._cluster.bootstrap, security=security) as client,
+            client.producer() as producer,
+        ):
             for number in range(self._rows, self._rows + count):
                 producer.enqueue(
                     SOURCE.name,
@@ -144,7 +152,11 @@ def main() -> int:
     directory.mkdir(parents=True, exist_ok=True)
     options = OPTIONS + UNSTABLE[arguments.kind]
     cluster = ensemble(
-        arguments.kind, directory / "nodes", session_ms=arguments.session_ms, options=options
+        arguments.kind,
+        directory / "nodes",
+        session_ms=arguments.session_ms,
+        options=options,
+        security=cluster_security.from_arguments(arguments, directory / "security"),
     )
     trial = Trial(cluster, directory, arguments)
     failure = ""
@@ -180,6 +192,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="of faults and moments (1)")
     parser.add_argument("--session-ms", type=int, default=3000, help="of brokers (3000)")
     parser.add_argument("--kind", choices=("mqd", "kafka"), default="mqd", help="nodes (mqd)")
+    cluster_security.add_arguments(parser)
     parser.add_argument("--no-broker-faults", action="store_true", help="let brokers live")
     parser.add_argument("--quiet", action="store_true", help="print the verdict only")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="use this directory and leave it")
@@ -192,6 +205,7 @@ def _again(arguments: argparse.Namespace) -> str:
         f"--fail-percent {arguments.fail_percent:g} --rows {arguments.rows} "
         f"--rows-per-batch {arguments.rows_per_batch} --seed {arguments.seed} "
         f"--session-ms {arguments.session_ms} --kind {arguments.kind}"
+        + cluster_security.shown(arguments)
         + (" --no-broker-faults" if arguments.no_broker_faults else "")
     )
 

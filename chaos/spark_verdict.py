@@ -11,6 +11,7 @@ from typing import NamedTuple
 from mqd.client import columns as arrow, sync
 from mqd.client.descriptions import LATEST
 from mqd.client.errors import ClientError
+from mqd.client.security import Security
 from mqd.types import TopicPartition
 
 from .spark_copy_checker import check_rows
@@ -29,10 +30,10 @@ class Topic(NamedTuple):
     partitions: int
 
 
-def judge(bootstrap: str, source: Topic, copy: Topic) -> list[str]:
+def judge(bootstrap: str, source: Topic, copy: Topic, security: Security) -> list[str]:
     """Returns all violations in the copy under `read_committed`. Raises ClientError."""
     violations = []
-    with sync.connect(bootstrap) as client:
+    with sync.connect(bootstrap, security=security) as client:
         deadline = time.monotonic() + STABLE_S
         while found := _open(client, copy):
             if time.monotonic() > deadline:

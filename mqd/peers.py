@@ -21,13 +21,12 @@ tomllib does not report lines of keys, so `_Lines` finds them in the text.
 from __future__ import annotations
 
 import re
-import shlex
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from mqd.file_modes import others_can_read, remedy_for
 from mqd.options import ConfigError
 
 VOTERS_BY_DEFAULT = 5
@@ -151,11 +150,9 @@ def load_peers(path: Path | str) -> Peers:
 
 
 def _warnings(secret_path: Path) -> tuple[str, ...]:
-    if not secret_path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
+    if not others_can_read(secret_path):
         return ()
-    remedy = (
-        f"run chmod 600 {shlex.quote(str(secret_path))}, and make the user that runs mqd its owner"
-    )
+    remedy = f"{remedy_for(secret_path)}, and make the user that runs mqd its owner"
     return (
         f"users other than the owner can read the cluster secret in {secret_path}, and act as a "
         f"node of this cluster: {remedy}",

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset(
         {
-            *("__init__", "types", "errors", "limits", "usage", "peers", "logs"),
+            *("__init__", "types", "errors", "limits", "usage", "peers", "logs", "file_modes"),
             *("memory_plan", "topic_names", "client_metrics", "java_pattern"),
             *("config", "config_file", "options", "option_table", "option_listing"),
         }

@@ -228,13 +228,36 @@ class OsSocket:
         return self._descriptor
 
 
+class TcpSocket(Socket, Protocol):
+    """A Socket that another layer can use."""
+
+    def peek(self) -> bytes:
+        """The next byte, which stays unread; empty at the end of the stream. Raises
+        BlockingIOError.
+        """
+        ...
+
+    def fileno(self) -> int:
+        """-1 if the socket is simulated."""
+        ...
+
+
+class LayeredPoller(Protocol):
+    """A Poller that serves a `LayeredSocket`."""
+
+    def layered_changed(self, sock: LayeredSocket) -> None:
+        """Called by the socket: see `LayeredSocket.report`."""
+        ...
+
+
 class LayeredSocket(Socket):
-    """A Socket above an `OsSocket`. It may hold bytes that the poller cannot see."""
+    """A Socket above a `TcpSocket`. It may hold bytes that the poller cannot see."""
 
-    __slots__ = ("_poller", "events", "is_holding")
+    __slots__ = ("_poller", "events", "inner", "is_holding")
 
-    def __init__(self) -> None:
-        self._poller: EpollPoller | None = None
+    def __init__(self, inner: TcpSocket) -> None:
+        self.inner = inner
+        self._poller: LayeredPoller | None = None
         self.events = 0
         """What its owner watches."""
         self.is_holding = False
@@ -242,7 +265,7 @@ class LayeredSocket(Socket):
         does not report.
         """
 
-    def watched(self, poller: EpollPoller | None, events: int) -> None:
+    def watched(self, poller: LayeredPoller | None, events: int) -> None:
         self._poller, self.events = poller, events
 
     def report(self) -> None:
@@ -346,7 +369,6 @@ class EpollPoller:
             self._hold(descriptor, None)
 
     def layered_changed(self, sock: LayeredSocket) -> None:
-        """Called by the socket: see `LayeredSocket.report`."""
         descriptor = sock.fileno()
         holds = sock.is_holding and sock.events & READABLE
         if holds or descriptor in self._holding:

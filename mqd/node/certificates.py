@@ -8,12 +8,12 @@ old certificate stays, and the log has the reason.
 from __future__ import annotations
 
 import logging
-import stat
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 from mqd.config import ConfigError, StartError
+from mqd.file_modes import others_can_read, remedy_for
 from mqd.io.tls_contexts import own_certificate
 from mqd.node.watched_files import fingerprint
 from mqd.security.distinguished_name import expires_at
@@ -27,8 +27,18 @@ _WARN_DAYS = 30
 class CertificateSource:
     """The certificate of one listener."""
 
-    def __init__(self, name: str, settings: TlsSettings, load: Callable[[], None]) -> None:
-        """`load()`: reads the files, and raises StartError without a change."""
+    def __init__(
+        self,
+        name: str,
+        settings: TlsSettings,
+        load: Callable[[], None],
+        *,
+        checks_mode: bool = True,
+    ) -> None:
+        """`load()`: reads the files, and raises StartError without a change. `checks_mode`: False
+        if another listener has the same file and checks who can read it.
+        """
+        self._checks_mode = checks_mode
         self.name = name
         self._settings = settings
         self._files = tuple(map(Path, settings.files))
@@ -52,26 +62,34 @@ class CertificateSource:
             self.warn(datetime.now(UTC))
 
     def warn(self, now: datetime) -> None:
-        """Warn of a certificate that expires soon, and of a key that others can read."""
+        """Report a certificate that expires soon or has expired, and a key that others can read."""
         store = self._settings.key_store
         if store is None:
             return
         try:
-            days = (expires_at(own_certificate(self._settings, where="")) - now).days
-            mode = 0 if store.location is None else Path(store.location).stat().st_mode
+            expires = expires_at(own_certificate(self._settings, where=""))
+            file = None if store.location is None else Path(store.location)
+            is_readable = self._checks_mode and file is not None and others_can_read(file)
         except (ConfigError, OSError, ValueError):
             return  # reported when it is loaded
-        if days < _WARN_DAYS:
+        days = (expires - now).days
+        if days < 0:
+            logger.error(
+                "certificate expired listener=%s days_ago=%d remedy='run mqctl cert renew, or "
+                "replace the file'",
+                self.name,
+                (now - expires).days,
+            )
+        elif days < _WARN_DAYS:
             logger.warning(
                 "certificate expires soon listener=%s days=%d remedy='run mqctl cert renew, or "
                 "replace the file'",
                 self.name,
                 days,
             )
-        if mode & stat.S_IROTH:
+        if file is not None and is_readable:
             logger.warning(
-                "every user of this machine can read the private key listener=%s file=%s "
-                "remedy='chmod 600'",
-                self.name,
-                store.location,
+                "users other than the owner can read the private key file=%s remedy=%s",
+                file,
+                remedy_for(file),
             )

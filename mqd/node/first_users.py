@@ -102,7 +102,7 @@ def add_first_user(
             data_directory / last_registration.NAME
         ):
             raise StartError(
-                f"{data_directory}: the cluster of this node exists already. {_with_mqctl(user)}"
+                f"'{data_directory}' belongs to a cluster that already exists. {_with_mqctl(user)}"
             )
         path = data_directory / NAME
         users = load_first_users(disk, path)

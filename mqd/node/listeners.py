@@ -101,11 +101,18 @@ async def listeners(
             bound = await bind(listener.host, listener.port, "clients", where)
             clients.append((listener, one.wrapped(bound)))
         peer = await bind(me.host, me.peer_port, "peers", node)
-        sources = [
-            CertificateSource(one.listener.name, one.settings, one.load)
-            for one in tls
-            if one.settings is not None
-        ]
+        sources: list[CertificateSource] = []
+        key_files: set[str | None] = set()
+
+        def watch(name: str, settings: TlsSettings, load: Callable[[], None]) -> None:
+            file = None if settings.key_store is None else settings.key_store.location
+            is_new = file not in key_files
+            sources.append(CertificateSource(name, settings, load, checks_mode=is_new))
+            key_files.add(file)
+
+        for one in tls:
+            if one.settings is not None:
+                watch(one.listener.name, one.settings, one.load)
         if peer_tls.acceptor is not None:
             wrapped = peer = TlsListener(peer, peer_tls.acceptor)
 
@@ -114,7 +121,7 @@ async def listeners(
                 assert peer_tls.acceptor is not None
                 wrapped.acceptor = peer_tls.acceptor
 
-            sources.append(CertificateSource(PEER_LISTENER, peer_tls.settings(), load))
+            watch(PEER_LISTENER, peer_tls.settings(), load)
         yield BoundListeners(peer, sources, clients)
     finally:
         for each in opened:

@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 from mqd.config import StartError
+from mqd.file_modes import others_can_read, remedy_for
 from mqd.limits import USERS_FILE_BYTES_MAX
 from mqd.node.watched_files import fingerprint
 from mqd.security.hashed_users import parse_users
@@ -21,7 +22,6 @@ from mqd.security.scram_credentials import ScramCredential
 
 logger = logging.getLogger(__name__)
 
-_OTHERS_CAN_READ = stat.S_IRGRP | stat.S_IROTH
 _OTHERS_CAN_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -65,15 +65,16 @@ class UsersFile:
 
     def _warn(self) -> None:
         try:
-            mode = self._path.stat().st_mode
+            is_readable = others_can_read(self._path)
         except OSError:
             return  # reported when it is loaded
-        if mode & _OTHERS_CAN_READ:
+        if is_readable:
             logger.warning(
                 "users other than the owner can read the hashes of passwords listener=%s file=%s "
-                "remedy='chmod 600'",
+                "remedy=%s",
                 self._listener,
                 self._path,
+                remedy_for(self._path),
             )
 
     def _load(self) -> int:
@@ -92,7 +93,7 @@ class UsersFile:
             raise self._failure(f"is invalid: {error}", "correct it") from None
         if status.st_mode & _OTHERS_CAN_WRITE:
             raise self._failure(
-                "can be changed by users other than its owner", f"run chmod 600 {self._path}"
+                "can be changed by users other than its owner", remedy_for(self._path)
             )
         self._replace(users)
         return len(users)

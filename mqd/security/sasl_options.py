@@ -15,7 +15,13 @@ from typing import Final
 
 from mqd.config import ConfigError, NodeConfig, Value
 from mqd.option_table import OPTIONS
-from mqd.security.jaas import LoginModule, parse_login_module
+from mqd.security.jaas import (
+    OAUTHBEARER_MODULE,
+    PLAIN_MODULE,
+    SCRAM_MODULE,
+    LoginModule,
+    parse_login_module,
+)
 from mqd.security.mechanism import MECHANISMS, OAUTHBEARER, PLAIN
 from mqd.security.oauthbearer import TokenRules
 from mqd.security.plain import users_of
@@ -26,6 +32,11 @@ _MODULES: Final = {
     "SCRAM-SHA-512": "ScramLoginModule",
     "OAUTHBEARER": "OAuthBearerLoginModule",
 }
+_JAAS_EXAMPLES: Final = {
+    PLAIN: f'{PLAIN_MODULE} required user_NAME="...";',
+    OAUTHBEARER: f"{OAUTHBEARER_MODULE} required;",
+}
+_JAAS_EXAMPLE: Final = f"{SCRAM_MODULE} required;"
 _VALIDATORS: Final = ("OAuthBearerValidatorCallbackHandler",)
 """Classes of Kafka whose work mqd does."""
 USERS_FILE_OPTION: Final = "users_file"
@@ -124,7 +135,7 @@ def _login_module(config: NodeConfig, listener: str, mechanism: str) -> LoginMod
         found = parse_login_module(text)
     except ValueError as error:
         raise ConfigError(
-            f"{where}: {error}; write it as a class, 'required', options and ';'"
+            f"{where}: {error}; write it as {_JAAS_EXAMPLES.get(mechanism, _JAAS_EXAMPLE)}"
         ) from None
     if found.short_name != _MODULES[mechanism]:
         raise ConfigError(
@@ -145,7 +156,8 @@ def _passwords(module: LoginModule | None, where: str, listener: str) -> dict[st
         raise ConfigError(
             f"{where}: PLAIN has no users: set listener.name.{listener.lower()}.plain.sasl.jaas."
             'config=org.apache.kafka.common.security.plain.PlainLoginModule required user_NAME="'
-            f'...";, or {USERS_FILE_OPTION}="/path/of/a/file"'
+            f'...";, or {USERS_FILE_OPTION}="/path/of/a/file" (or use SCRAM-SHA-256, whose users '
+            "are in the metadata)"
         )
     for user, password in found.items():
         if not password or "\0" in user + password:

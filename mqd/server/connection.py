@@ -34,7 +34,7 @@ from mqd.limits import (
     UNAUTHENTICATED_FRAME_BYTES_MAX,
 )
 from mqd.raft.handshake_listener import ListenerHandshake
-from mqd.security.client_listeners import ClientListener
+from mqd.security.client_listeners import PEER_LISTENER, ClientListener
 from mqd.security.principal import ANONYMOUS, Principal
 from mqd.server.bugs import raised_in_core
 from mqd.server.connection_owner import Cancellable, Freeable, Owner
@@ -430,7 +430,7 @@ class Connection:
     @property
     def listener_name(self) -> str:
         """For log lines."""
-        return self.listener if self.client_listener is None else self.client_listener.name
+        return PEER_LISTENER if self.client_listener is None else self.client_listener.name
 
     @property
     def must_wait(self) -> bool:
@@ -492,6 +492,10 @@ class Connection:
     @property
     def arrived_bytes(self) -> int:
         return self.frames.arrived_bytes
+
+    @property
+    def address(self) -> str:
+        return self.peer.rpartition(":")[0]
 
     @property
     def completed_bytes(self) -> int:

@@ -51,7 +51,9 @@ class TokenVerifier:
         except UnknownKey as error:
             self._wanted.set()
             if not len(self._keys):
-                raise LoginFailed("the key set that verifies tokens was not read yet") from error
+                raise LoginFailed(
+                    "the key set (sasl.oauthbearer.jwks.endpoint.url) could not be read yet"
+                ) from error
             raise
 
     async def run(self, task_status: trio.TaskStatus[None]) -> None:

@@ -141,7 +141,10 @@ class SaslConnection:
             if dispatcher.respond_to_api_versions(connection, frame):
                 session.on_api_versions()
         else:
-            raise ProtocolError(f"a request with API key {api_key} before authentication")
+            raise ProtocolError(
+                f"{_request_of(api_key)} before authentication; set security.protocol=SASL_SSL (or "
+                "SASL_PLAINTEXT) in the client"
+            )
 
     def reauthenticate(self, connection: Connection, frame: memoryview) -> None:
         """Begin a re-authentication with this SaslHandshake; see `may_reauthenticate`."""
@@ -160,9 +163,9 @@ class SaslConnection:
         response = {"error_code": int(code), "mechanisms": self._listener.options.mechanisms}
         parts = _parts(_HANDSHAKE_API, header, response)
         if code:
-            self._fail(
-                connection, f"SASL mechanism {request.mechanism!a:.40} is not enabled", parts
-            )
+            enabled = ",".join(self._listener.options.mechanisms)
+            reason = f"SASL mechanism {request.mechanism!a:.40} is not enabled; enabled={enabled}"
+            self._fail(connection, reason, parts)
             return
         if self.session.is_bare:
             connection.expect_bare_tokens()
@@ -180,7 +183,7 @@ class SaslConnection:
         if api_key != SASL_AUTHENTICATE:
             self.session.fail()
             parts = dispatcher.refusal(frame, MqError(ErrorCode.ILLEGAL_SASL_STATE))
-            self._fail(connection, f"API key {api_key} during authentication", parts)
+            self._fail(connection, f"{_request_of(api_key)} during authentication", parts)
             return
         request = _AUTHENTICATE_API.decode_request(header.api_version, frame, header.body_position)
         self._on_token(connection, request.auth_bytes, header, now)
@@ -289,6 +292,14 @@ class SaslConnection:
         slot = slot or connection.slot()
         delay_seconds = self._listener.options.failure_delay_ms / 1000
         self._spawn(_close_later, connection, slot, parts, delay_seconds)
+
+
+def _request_of(api_key: int) -> str:
+    """`a Metadata request`, for messages."""
+    api = apis.by_key(api_key)
+    if api is None:
+        return f"a request with the unknown API key {api_key}"
+    return f"{'an' if api.name[0] in 'AEIOU' else 'a'} {api.name} request"
 
 
 async def _close_later(

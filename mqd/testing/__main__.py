@@ -30,6 +30,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from mqd.security.client_listeners import SecurityProtocol
 from mqd.testing.coverage import EVENTS
 from mqd.testing.faults.plots import PLOTS
 from mqd.testing.jobs import bugs, results
@@ -63,6 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
     seeds = range(int(first), int(last or first) + 1)
     bug = None if options.bug is None else bugs()[options.bug]
     options.nodes = options.nodes or (3 if bug is None else bug.nodes)
+    options.security = options.security or ("PLAINTEXT" if bug is None else bug.security)
     chosen = (
         options.nodes,
         options.observers,
@@ -70,6 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
         options.bug,
         options.plot,
         options.load,
+        options.security.upper(),
     )
     settings = [Settings(seed, *chosen) for seed in seeds]
     if options.trace is not None and len(settings) > 1:
@@ -197,6 +200,13 @@ def _parser() -> argparse.ArgumentParser:
         help="play this sequence of faults, whatever the seed would",
     )
     parser.add_argument("--load", choices=LOADS, help="what clients do, whatever the seed would")
+    parser.add_argument(
+        "--security",
+        choices=[name.lower() for name in SecurityProtocol.__members__],
+        default=None,
+        help="of clients; with TLS, nodes use it between them, too "
+        "[default: plaintext, or that of the planted defect]",
+    )
     parser.add_argument("--list-bugs", action="store_true")
     parser.add_argument("--trace", type=Path, help="write every event of the one seed to this file")
     parser.add_argument("--verbose", action="store_true", help="a line for each seed")

@@ -16,6 +16,7 @@ from mqd.client.peer_opening import start_peer
 from mqd.client.security import Security
 from mqd.io.entropy import RandomEntropy
 from mqd.peers import Peers, parse_peers
+from mqd.security.client_listeners import SecurityProtocol
 from mqd.testing.cluster_network import ClusterNetwork, Place
 from mqd.testing.disk import MemoryDisk
 from mqd.testing.fabric import Fabric, Host
@@ -25,6 +26,7 @@ from mqd.testing.node import Pauses, SharedParts, SimulatedNode
 from mqd.testing.node_clock import NodeClock
 from mqd.testing.process import Process
 from mqd.testing.scheduler import Trace
+from mqd.testing.security import client_security, node_options
 from mqd.testing.world import World, current_world
 
 CLIENT_PORT = 9092
@@ -50,8 +52,12 @@ class Cluster:
         racks: Mapping[int, str] | None = None,
         start: bool = True,
         seed: int | None = None,
+        security: str = "PLAINTEXT",
     ) -> None:
-        """`seed`: the seed of the run. Tests may pass it to show it."""
+        """`seed`: the seed of the run. Tests may pass it to show it. `security`: the protocol of
+        the client listeners (SSL, SASL_PLAINTEXT or SASL_SSL), which clients use by default. With
+        TLS, the nodes use mutual TLS, too.
+        """
         self.world: World = current_world()
         if seed is not None and seed != self.world.seed:
             raise ValueError(
@@ -64,6 +70,13 @@ class Cluster:
         pauses = Pauses(self.world.clock)
         self._shared = SharedParts(self.world, self.fabric, self.peers, self.options, pauses)
         self.nodes = {node_id: SimulatedNode(self._shared, node_id) for node_id in self.peers.nodes}
+        protocol = SecurityProtocol[security]
+        for node in self.peers.nodes.values():
+            self.nodes[node.id].options = node_options(
+                protocol, CLIENT_PORT, self.peers.cluster_id, node.id, node.host
+            )
+        self.client_security = client_security(protocol)
+        """The security of clients without their own; None: PLAINTEXT."""
         self.clock = NodeClock(self.world.clock)
         """The clock of clients (mqd/io/clock.py): virtual time, and a correct wall clock."""
         self.hosts: dict[Place, Host] = {node.id: node.host for node in self.nodes.values()}
@@ -178,7 +191,7 @@ class Cluster:
             clock=self.clock,
             request_timeout_s=request_timeout_s,
             wait_s=wait_s,
-            security=security,
+            security=self.client_security if security is None else security,
         ) as client:
             yield client
 

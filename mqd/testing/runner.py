@@ -135,6 +135,7 @@ class _Run:
                 observers=self.settings.observers,
                 options=options,
                 start=False,
+                security=self.settings.security,
             ) as cluster:
                 voters = tuple(range(1, self.settings.nodes + 1))
                 self.probes = Probes(

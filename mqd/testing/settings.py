@@ -28,6 +28,8 @@ class Settings:
     """The plot (faults/plots.py), instead of the seed's."""
     load: str | None = None
     """One of LOADS, instead of the seed's."""
+    security: str = "PLAINTEXT"
+    """The protocol of the client listeners (security.py)."""
 
     @property
     def command(self) -> str:
@@ -36,6 +38,7 @@ class Settings:
         bug = f" --bug {self.bug}" if self.bug else ""
         bug += f" --plot {self.plot}" if self.plot else ""
         bug += f" --load {self.load}" if self.load else ""
+        bug += f" --security {self.security.lower()}" if self.security != "PLAINTEXT" else ""
         observers = f" --observers {self.observers}" if self.observers else ""
         return (
             f"python -m mqd.testing --seeds {self.seed} --nodes "

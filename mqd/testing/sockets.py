@@ -8,7 +8,7 @@ from typing import Any
 import trio
 
 from mqd.io.disk import File
-from mqd.io.net import HANG_UP, PEER_CLOSED, READABLE, WRITABLE, Ready
+from mqd.io.net import HANG_UP, PEER_CLOSED, READABLE, WRITABLE, LayeredSocket, Ready
 from mqd.testing.fabric import End, Endpoint
 from mqd.testing.process import Process
 
@@ -70,7 +70,7 @@ class MemoryStream:
 
 
 class MemorySocket:
-    """A Socket (io/net.py) over one endpoint."""
+    """A TcpSocket (io/net.py) over one endpoint."""
 
     __slots__ = ("endpoint", "peer", "poller", "process")
 
@@ -110,6 +110,15 @@ class MemorySocket:
             raise OSError(errno.EIO, f"{file.path} ends before position {position + size}")
         return self.endpoint.send(data)
 
+    def peek(self) -> bytes:
+        self.process.check()
+        if not self.endpoint.readable():
+            raise BlockingIOError(errno.EAGAIN, "nothing to read")
+        return bytes(self.endpoint.inbox[:1])
+
+    def fileno(self) -> int:
+        return -1
+
     def ready(self) -> int:
         endpoint = self.endpoint
         if endpoint.end is End.RESET:
@@ -126,39 +135,70 @@ class MemorySocket:
 
 
 class MemoryPoller:
-    """A Poller (io/net.py) that checks only sockets that have changed."""
+    """A Poller (io/net.py) that checks only sockets that have changed.
+
+    It also sends the unsent bytes of a `LayeredSocket`, and reports those that it holds.
+    """
 
     def __init__(self, process: Process) -> None:
         self._process = process
         self._watched: dict[MemorySocket, tuple[Ready, int]] = {}
+        self._layers: dict[MemorySocket, LayeredSocket] = {}
         self._maybe: dict[MemorySocket, None] = {}
         self._waiting: trio.Event | None = None
 
     def watch(self, sock: Any, ready: Ready, events: int) -> None:
-        self._watched[sock] = (ready, events | HANG_UP)
-        sock.poller = self
-        self.changed(sock)
+        inner = _inner(sock)
+        if isinstance(sock, LayeredSocket):
+            self._layers[inner] = sock
+            sock.watched(self, events)
+        self._watched[inner] = (ready, events | HANG_UP)
+        inner.poller = self
+        self.changed(inner)
 
     def forget(self, sock: Any) -> None:
-        if self._watched.pop(sock, None) is not None:
-            self._maybe.pop(sock, None)
-            sock.poller = None
+        inner = _inner(sock)
+        if self._watched.pop(inner, None) is not None:
+            self._maybe.pop(inner, None)
+            inner.poller = None
+        if (layer := self._layers.pop(inner, None)) is not None:
+            layer.watched(None, 0)
+
+    def layered_changed(self, sock: LayeredSocket) -> None:
+        inner = _inner(sock)
+        if inner in self._watched:
+            self.changed(inner)
 
     def changed(self, sock: MemorySocket) -> None:
-        if sock.ready() & self._watched[sock][1]:
+        if self._events(sock):
             self._maybe[sock] = None
             if self._waiting is not None:
                 self._waiting.set()
                 self._waiting = None
 
+    def _events(self, sock: MemorySocket) -> int:
+        """The events to handle: those of the owner, and WRITABLE for the bytes of a layer."""
+        now, events = sock.ready(), self._watched[sock][1]
+        if (layer := self._layers.get(sock)) is not None:
+            now |= READABLE if layer.is_holding else 0
+            events |= WRITABLE if layer.has_unsent else 0
+        return now & events
+
     def ready_nowait(self) -> list[tuple[Ready, int]]:
         found = []
         for sock in list(self._maybe):
             ready, events = self._watched[sock]
-            now = sock.ready() & events
+            now = self._events(sock)
+            layer = self._layers.get(sock)
+            if layer is not None and layer.has_unsent and now & WRITABLE:
+                try:
+                    layer.flush()
+                except OSError:
+                    now |= HANG_UP
+            now &= events
             if now:
                 found.append((ready, now))
-            else:
+            elif not self._events(sock):
                 del self._maybe[sock]
         return found
 
@@ -173,4 +213,12 @@ class MemoryPoller:
 
     def close(self) -> None:
         self._watched.clear()
+        self._layers.clear()
         self._maybe.clear()
+
+
+def _inner(sock: Any) -> MemorySocket:
+    """The socket itself, or that below a layer."""
+    inner = sock.inner if isinstance(sock, LayeredSocket) else sock
+    assert isinstance(inner, MemorySocket)
+    return inner

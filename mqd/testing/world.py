@@ -15,6 +15,7 @@ from typing import Any, ParamSpec, TypeVar, TypeVarTuple
 
 import trio
 
+from mqd.io.tls_contexts import session_tickets
 from mqd.testing.scheduler import (
     STARTS_AT,
     Steps,
@@ -97,6 +98,7 @@ def run(
 
     async def main() -> ResultT:
         _world.set(world)
+        session_tickets.set(0)
         with world.scope:
             return await async_fn(*args)
         assert world.failure is not None

@@ -12,7 +12,8 @@ from mqd.__main__ import FAILURE, OK, main
 from mqd.config import StartError
 from mqd.controller.brokers import Register, decide_register
 from mqd.io.disk import OsDisk
-from mqd.node.first_users import NAME, load_first_users, on_registered, records_of
+from mqd.log.disk import last_registration
+from mqd.node.first_users import NAME, add_first_user, load_first_users, on_registered, records_of
 from mqd.security.scram import derive_keys
 from mqd.security.scram_credentials import ScramMechanism
 from mqd.types import NodeId
@@ -100,3 +101,17 @@ def test_wrong_input(
     (tmp_path / NAME).write_bytes(b"{}")
     with pytest.raises(StartError, match="is damaged"):
         load_first_users(OsDisk(), tmp_path / NAME)
+
+
+def test_a_directory_of_a_running_cluster_gets_no_first_user(tmp_path: Path) -> None:
+    (tmp_path / last_registration.NAME).write_bytes(b"")
+    with pytest.raises(StartError, match="' belongs to a cluster that already exists"):
+        add_first_user(
+            OsDisk(),
+            tmp_path,
+            "u",
+            "p",
+            mechanism=ScramMechanism.SHA_256,
+            iterations=4096,
+            salt=b"salt",
+        )

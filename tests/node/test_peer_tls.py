@@ -6,7 +6,7 @@ import logging
 import os
 import ssl
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,7 @@ from mqd.node.peer_tls import PeerTls
 from mqd.node.watched_files import CHECK_SECONDS, WatchedFiles
 from mqd.peers import Peers, parse_peers
 from mqd.security.client_listeners import ClientListener, SecurityProtocol
+from mqd.security.tls_settings import KeyStore, TlsSettings
 
 NOW = datetime.now(UTC)
 AUTHORITY = Authority.create("test", now=NOW)
@@ -146,6 +147,48 @@ def test_a_node_does_not_start_without_a_truststore(tmp_path: Path) -> None:
         PeerTls(NodeConfig.load(overrides={"peer.ssl": "required", **key}), peers())
 
 
+def test_an_expired_certificate_is_an_error_and_a_shared_file_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "node 1.pem"
+    file.write_bytes(AUTHORITY.issue("a", hosts=["h"], now=NOW, days=7))
+    file.chmod(0o640)
+    settings = TlsSettings(key_store=KeyStore("PEM", str(file)))
+    for name, checks_mode in (("SSL", True), ("PEER", False)):
+        source = CertificateSource(name, settings, lambda: None, checks_mode=checks_mode)
+        source.warn(NOW + timedelta(days=10))
+    lines = [(record.levelname, record.getMessage()) for record in caplog.records]
+    remedy = "remedy='run mqctl cert renew, or replace the file'"
+    assert lines == [
+        ("ERROR", f"certificate expired listener=SSL days_ago=3 {remedy}"),
+        (
+            "WARNING",
+            f"users other than the owner can read the private key file={file} "
+            f"remedy=run chmod 600 '{file}'",
+        ),
+        ("ERROR", f"certificate expired listener=PEER days_ago=3 {remedy}"),
+    ]
+
+
+def test_a_file_that_cannot_be_read_is_named_with_key_and_line(tmp_path: Path) -> None:
+    file = tmp_path / "x.p"
+    nope = tmp_path / "nope.pem"
+    file.write_text(
+        f"peer.ssl=required\nssl.keystore.type=PEM\nlistener.name.peer.ssl.keystore.location={nope}"
+        f"\nssl.truststore.location={nope}\n"
+    )
+    file.chmod(0o600)
+    config = NodeConfig.load(file)
+    with pytest.raises(StartError) as refused:
+        PeerTls(config, peers())
+    assert str(refused.value).startswith(
+        f"connections between nodes: ssl.keystore.location ({file}, line 3): '{nope}' cannot be "
+        "read (No such file or directory)"
+    )
+    assert config.named("ssl.truststore.location") == f"ssl.truststore.location ({file}, line 4)"
+    assert config.named("ssl.client.auth") == "ssl.client.auth"
+
+
 async def test_a_node_that_stops_is_no_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -233,7 +276,7 @@ async def test_changed_files_are_read_and_invalid_ones_are_not_used(
         second = bound.acceptor
         assert second is not first
         assert "certificate expires soon listener=SSL days=6" in caplog.text
-        assert "every user of this machine can read the private key" in caplog.text
+        assert "users other than the owner can read the private key file=" in caplog.text
         assert certificates.reload()  # a SIGHUP
         await trio.sleep(0.1)
         assert bound.acceptor is not second

@@ -67,7 +67,7 @@ async def test_a_url_may_respond_later(autojump_clock: MockClock, nursery: trio.
     made = verifier(source, "https://keys")
     await nursery.start(made.run)
     await trio.sleep(0.05)
-    with pytest.raises(LoginFailed, match="was not read yet"):
+    with pytest.raises(LoginFailed, match="could not be read yet"):
         made.check(token(0), NOW * 1000)
     await trio.sleep(1)
     assert 3 < source.reads < 6, "with pauses that double"

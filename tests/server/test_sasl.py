@@ -212,6 +212,30 @@ async def test_other_requests_close_the_connection_at_once(
         assert client.is_closed()
 
 
+async def test_the_log_names_requests_and_mechanisms(
+    tmp_path: Path, mock_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with node(tmp_path) as made:
+        for steps in (
+            [METADATA],
+            [HANDSHAKE, METADATA],
+            [("sasl_handshake", 1, {"mechanism": "GSSAPI"})],
+        ):
+            client = await client_of(made)
+            for step in steps:
+                client.post(*step)
+            await run_until_idle()
+        mock_clock.jump(1)
+        await run_until_idle()
+    first, second, third = caplog.messages
+    assert first.endswith(
+        "reason=a Metadata request before authentication; set security.protocol=SASL_SSL (or "
+        "SASL_PLAINTEXT) in the client"
+    )
+    assert second.endswith("reason=a Metadata request during authentication")
+    assert "SASL mechanism 'GSSAPI' is not enabled; enabled=PLAIN" in third
+
+
 async def test_frames_that_are_refused(tmp_path: Path) -> None:
     async with node(tmp_path) as made:
         for data in (

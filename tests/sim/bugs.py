@@ -45,10 +45,10 @@ from mqd.replica.partition import Partition
 from mqd.replica.turn import Turn
 from mqd.server.follower_fetch import FollowerFetch
 from mqd.types import NO_EPOCH
-from tests.sim import budget_bugs, metadata_bugs, storage_bugs
+from tests.sim import budget_bugs, metadata_bugs, storage_bugs, tls_bugs
 from tests.sim.planting import BUGS, Bug, Patches, bug
 
-__all__ = ["BUGS", "Bug", "budget_bugs", "metadata_bugs", "storage_bugs"]
+__all__ = ["BUGS", "Bug", "budget_bugs", "metadata_bugs", "storage_bugs", "tls_bugs"]
 
 # -- Raft
 

@@ -36,7 +36,8 @@ def first_seed(name: str, last: int) -> int | None:
     """
     bug = BUGS[name]
     settings = (
-        Settings(seed, bug=name, load=bug.load, nodes=bug.nodes) for seed in range(last + 1)
+        Settings(seed, bug=name, load=bug.load, nodes=bug.nodes, security=bug.security)
+        for seed in range(last + 1)
     )
     return next((one.seed for one in settings if run_with_bug(one).violations), None)
 

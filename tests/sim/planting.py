@@ -23,6 +23,8 @@ class Bug:
     """The load of the runs that must find it (mqd/testing/settings.py)."""
     nodes: int = 3
     """How many nodes these runs have."""
+    security: str = "PLAINTEXT"
+    """The security of these runs."""
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -44,12 +46,12 @@ BUGS: dict[str, Bug] = {}
 
 
 def bug(
-    meaning: str, *, load: str = "plain", nodes: int = 3
+    meaning: str, *, load: str = "plain", nodes: int = 3, security: str = "PLAINTEXT"
 ) -> Callable[[Callable[[], Patches]], Callable[[], Patches]]:
     """Register the decorated generator of patches under its name."""
 
     def note(patches: Callable[[], Patches]) -> Callable[[], Patches]:
-        BUGS[patches.__name__.replace("_", "-")] = Bug(meaning, patches, load, nodes)
+        BUGS[patches.__name__.replace("_", "-")] = Bug(meaning, patches, load, nodes, security)
         return patches
 
     return note

@@ -97,17 +97,18 @@ LONGER_RING = {
 """Defects that need more seeds than CI has: `make simulate-bugs` finds them."""
 
 
-def ci_seeds() -> dict[tuple[str, int], int]:
-    """(load, nodes) -> the number of seeds that CI simulates, from 0 on."""
+def ci_seeds() -> dict[tuple[str, int, str], int]:
+    """(load, nodes, security) -> the number of seeds that CI simulates, from 0 on."""
     text = (Path(__file__).parents[2] / ".ci" / "run").read_text()
     return {
-        (load, int(nodes)): int(last) + 1
-        for load, nodes, last in re.findall(r"^(\w+) ([35]) 0-(\d+)$", text, re.M)
+        (load, int(nodes), security.upper()): int(last) + 1
+        for load, nodes, last, security in re.findall(r"^(\w+) ([35]) 0-(\d+) (\w+)$", text, re.M)
     }
 
 
 def found_by_ci(name: str) -> bool:
-    return FOUND[name] < ci_seeds().get((BUGS[name].load, BUGS[name].nodes), 0)
+    bug = BUGS[name]
+    return FOUND[name] < ci_seeds().get((bug.load, bug.nodes, bug.security), 0)
 
 
 def test_every_bug_has_its_seed() -> None:
@@ -123,7 +124,7 @@ def test_every_bug_has_its_seed() -> None:
 
 
 def test_ci_simulates_every_load() -> None:
-    assert {load for load, _ in ci_seeds()} == set(LOADS)
+    assert {load for load, _, _ in ci_seeds()} == set(LOADS)
 
 
 @pytest.mark.parametrize("subject", CLASSES)
@@ -141,11 +142,14 @@ def test_ci_finds_all_but_these() -> None:
     "name", sorted(FOUND) if os.environ.get("MQD_SIM_BUGS") == "all" else QUICK
 )
 def test_planted_bugs_are_found(name: str) -> None:
-    settings = Settings(seed=FOUND[name], bug=name, load=BUGS[name].load, nodes=BUGS[name].nodes)
-    with BUGS[name].planted():
+    bug = BUGS[name]
+    settings = Settings(
+        FOUND[name], bug=name, load=bug.load, nodes=bug.nodes, security=bug.security
+    )
+    with bug.planted():
         for seed in range(settings.seed, settings.seed + SEEDS_MAX):
             if run_seed(replace(settings, seed=seed)).violations:
                 return
     pytest.fail(
-        f"{name} ({BUGS[name].meaning}) was not found in {SEEDS_MAX} seeds from {settings.seed} on"
+        f"{name} ({bug.meaning}) was not found in {SEEDS_MAX} seeds from {settings.seed} on"
     )

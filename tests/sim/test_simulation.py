@@ -34,6 +34,15 @@ def test_seeds(nodes: int, seed: int) -> None:
     assert result.counts["acknowledged"] > 50 and result.counts["read"] > 50
 
 
+def test_a_seed_with_tls_and_logins() -> None:
+    """`tests/testing/test_secure_cluster.py` requires that it repeats."""
+    settings = Settings(seed=1, seconds=1.0, load="plain", security="SASL_SSL")
+    result = run_seed(settings)
+    assert not result.violations, (result.violations, settings.command)
+    assert result.counts["acknowledged"] > 20
+    assert "--security sasl_ssl" in settings.command
+
+
 @pytest.mark.parametrize(
     ("load", "seconds", "counts", "least"),
     [

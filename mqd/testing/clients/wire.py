@@ -13,8 +13,10 @@ import trio
 from mqd import limits
 from mqd.client.cluster import ClusterClient
 from mqd.io.net import Stream
+from mqd.protocol.apis import by_name
 from mqd.protocol.frame import FrameReader
 from mqd.protocol.schema import Api, decode_response_header, encode_request_header
+from mqd.security.plain import plain_token
 from mqd.types import TopicPartition
 
 PRODUCE = 0
@@ -65,6 +67,26 @@ class Wire:
         return declaration.decode_response(version, frame, position)
 
 
+async def _log_in(wire: Wire, client: ClusterClient) -> None:
+    """SASL/PLAIN, if the client logs in. Raises OSError if the broker refuses."""
+    if client._login is None:
+        return
+    security = client._login._security
+    assert security.username is not None
+    assert security.password is not None
+    token = plain_token(security.username, security.password)
+    for name, version, body in (
+        ("sasl_handshake", 1, {"mechanism": "PLAIN"}),
+        ("sasl_authenticate", 2, {"auth_bytes": token}),
+    ):
+        declaration = by_name(name)
+        assert isinstance(declaration, Api)
+        await wire.send(declaration, version, body)
+        response = await wire.receive()
+        if response.error_code:
+            raise OSError(f"{name}: error {response.error_code}")
+
+
 def produce_body(
     partition: TopicPartition, batch: bytes | bytearray, *, acks: int
 ) -> dict[str, Any]:
@@ -85,6 +107,8 @@ async def open_leader_stream(
     leader = await client.leader(partition, deadline=trio.current_time() + RESPONSE_SECONDS)
     stream = await client._network.connect(*leader.address, timeout=RESPONSE_SECONDS)
     try:
-        yield Wire(stream, client.client_id)
+        wire = Wire(stream, client.client_id)
+        await _log_in(wire, client)
+        yield wire
     finally:
         stream.close()

@@ -1,0 +1,33 @@
+"""Records as a consumer got them, and how they differ from those that were sent. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+_SHOWN = 5
+"""Records of each kind that are named."""
+
+
+class Received(NamedTuple):
+    """One record as a consumer got it."""
+
+    offset: int
+    number: int
+
+
+def misplaced(received: Sequence[Received], wanted: Sequence[int]) -> str:
+    """The first records that are in the log twice, that the consumer got twice from one offset,
+    that it never got, or that it got after a later one.
+    """
+    offsets: dict[int, list[int]] = {}
+    for each in received:
+        offsets.setdefault(each.number, []).append(each.offset)
+    kinds = {
+        "appended twice": [one for one, places in offsets.items() if len(set(places)) > 1],
+        "read twice": [one for one, places in offsets.items() if len(places) > len(set(places))],
+        "missing": [one for one in wanted if one not in offsets],
+        "late": [after.number for before, after in pairwise(received) if after < before],
+    }
+    return ", ".join(f"{kind} {numbers[:_SHOWN]}" for kind, numbers in kinds.items())
