@@ -105,7 +105,7 @@ _LISTENER_OPTIONS = {
 class NodeConfig(Mapping[str, Value]):
     """Every node key with its typed value. Immutable; `replaced` returns a changed copy."""
 
-    __slots__ = ("_sources", "_values", "listener_settings", "warnings")
+    __slots__ = ("_places", "_sources", "_values", "listener_settings", "warnings")
 
     def __init__(
         self,
@@ -113,14 +113,17 @@ class NodeConfig(Mapping[str, Value]):
         sources: Mapping[str, Source],
         warnings: Iterable[str] = (),
         listener_settings: Mapping[str, Mapping[str, str]] | None = None,
+        places: Mapping[str, str] | None = None,
     ) -> None:
         """`values` and `sources` contain the keys that are set, even to their default value.
         `listener_settings`: the texts of `listener.name.NAME.KEY`, by NAME in lower case and KEY.
+        `places`: where keys are set, such as "server.properties, line 3".
         """
         assert values.keys() == sources.keys()
         assert values.keys() <= NODE_OPTIONS.keys()
         self._values = dict(values)
         self._sources = dict(sources)
+        self._places = dict(places or {})
         self.warnings = tuple(warnings)
         self.listener_settings = {
             name: dict(settings) for name, settings in (listener_settings or {}).items()
@@ -158,7 +161,13 @@ class NodeConfig(Mapping[str, Value]):
         of_super_users = _warning_of_super_users(str(reader.values.get("super.users", "")))
         if of_super_users is not None:
             reader.warnings.append(of_super_users)
-        config = cls(reader.values, reader.sources, reader.warnings, reader.listener_settings)
+        config = cls(
+            reader.values,
+            reader.sources,
+            reader.warnings,
+            reader.listener_settings,
+            reader.places,
+        )
         _check_relations(config)
         return config
 
@@ -169,17 +178,27 @@ class NodeConfig(Mapping[str, Value]):
             {**self._sources, **dict.fromkeys(changes, source)},
             self.warnings,
             self.listener_settings,
+            self._places,
         )
 
     def of_listener(self, name: str) -> NodeConfig:
         """A copy in which `listener.name.NAME.KEY` replaces KEY. `name` is in any case."""
         values, sources = dict(self._values), dict(self._sources)
+        places = dict(self._places)
         for key, text in self.listener_settings.get(name.lower(), {}).items():
+            places[key] = places.get(f"{LISTENER_PREFIX}{name.lower()}.{key}", "")
             option = _LISTENER_OPTIONS.get(key, NODE_OPTIONS.get(key))
             if option is not None:
                 values[key] = option.parse(text)
                 sources[key] = Source.FILE
-        return NodeConfig(values, sources, self.warnings, self.listener_settings)
+        return NodeConfig(values, sources, self.warnings, self.listener_settings, places)
+
+    def named(self, key: str) -> str:
+        """The key with the place where it is set, for messages: `ssl.keystore.location
+        (server.properties, line 3)`.
+        """
+        place = self._places.get(key)
+        return f"{key} ({place})" if place else key
 
     def integer_of_listener(self, name: str, key: str) -> int | None:
         """The value of `listener.name.NAME.KEY`. None if it is not set."""
@@ -293,6 +312,8 @@ class _Reader:
         self.sources: dict[str, Source] = {}
         self.warnings: list[str] = []
         self.listener_settings: dict[str, dict[str, str]] = {}
+        self.places: dict[str, str] = {}
+        """Key, with the name of a listener in lower case -> where its value is set."""
         self._listener_places: list[tuple[str, str, str]] = []
         """(name in lower case, key, where) of each `listener.name.NAME.KEY`."""
 
@@ -343,6 +364,7 @@ class _Reader:
         if option is None and key.startswith(LISTENER_PREFIX):
             name, _, listener_key = key.removeprefix(LISTENER_PREFIX).partition(".")
             self.listener_settings.setdefault(name.lower(), {})[listener_key] = text
+            self.places[f"{LISTENER_PREFIX}{name.lower()}.{listener_key}"] = where.rstrip(": ")
             self._listener_places.append((name.lower(), listener_key, where))
             option = _LISTENER_OPTIONS.get(listener_key, NODE_OPTIONS.get(listener_key))
             if option is None and _without_mechanism(listener_key) in NODE_OPTIONS:
@@ -364,6 +386,7 @@ class _Reader:
         if option.name == key:
             self.values[key] = value
             self.sources[key] = source
+            self.places[key] = where.rstrip(": ")
 
 
 def _without_mechanism(key: str) -> str:

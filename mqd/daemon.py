@@ -174,6 +174,7 @@ class Daemon:
         )
         self.controller = self._make_controller()
         self.authorizer = authorizer_of(self.config)
+        self.quotas = NodeQuotas(self.config)
         self.fetchers = Fetchers(
             node_id=NodeId(self.me.id),
             replica=self.replica,
@@ -367,6 +368,7 @@ class Daemon:
         controller.lifecycle.partitions_max = lambda: self.logs.partitions_max
         self.raft.peer_links.on_peer_gone = controller.session_watch.on_peer_gone
         controller.subscribe(partial(acls_changed, self.authorizer))
+        controller.subscribe(self.quotas.changed)
         controller.subscribe(self.publisher)
         controller.subscribe(self.coordinators.metadata_changed)
         controller.subscribe(self._on_image_changed)
@@ -466,7 +468,7 @@ class Daemon:
                 forward=self.forwarder,
                 groups=self.coordinators.groups,
                 transactions=self.coordinators.transactions,
-                quotas=NodeQuotas(self.config),
+                quotas=self.quotas,
                 authorizer=self.authorizer,
                 sasl=self._make_sasl(),
             )

@@ -97,6 +97,8 @@ TURN_SECONDS_MAX = 0.01
 """After this time in a turn, no further connection gets a slice. The turn ends, and other tasks of
 the node run.
 """
+TASK_SLICE_SECONDS_MAX = 0.005
+"""After this time, a task that handles a large request lets others go first."""
 SENT_BYTES_PER_SLICE = 4 * MIB
 """Bytes sent on one connection in one slice: about a millisecond of copying."""
 TLS_RECORD_BYTES = 16 * KIB
@@ -242,8 +244,16 @@ CONFIG_BYTES_PER_REQUEST_MAX = 1 * MIB
 """Names and values of configs that one request creates or alters, and those that its resources have
 already: each is validated, 50 ns a byte.
 """
+COORDINATOR_KEY_BYTES_MAX = 4 * KIB
+"""Maximum size of a group id or transactional id. It is hashed like a Java string, one UTF-16 unit
+at a time.
+"""
 ACLS_CREATED_MAX = 1_000
 """ACLs that one request creates: 10 ms to decide."""
+ACL_NAME_BYTES_MAX = COORDINATOR_KEY_BYTES_MAX
+"""Maximum size of a resource's name in an ACL: no longer one exists."""
+ACL_BYTES_PER_REQUEST_MAX = 1 * MIB
+"""Names, principals and hosts of the ACLs that one request creates: 10 ns a byte."""
 ACL_FILTERS_MAX = 1_000
 """Filters in one request that deletes ACLs."""
 ACLS_DELETED_MAX = 10_000
@@ -263,10 +273,6 @@ CREATED_TOPICS_MAX = 1_000
 """Topics that one request creates, or adds partitions to: 30 ms to validate."""
 DELETED_TOPICS_MAX = 10_000
 """Topics that one request deletes."""
-COORDINATOR_KEY_BYTES_MAX = 4 * KIB
-"""Maximum size of a group id or transactional id. It is hashed like a Java string, one UTF-16 unit
-at a time.
-"""
 GROUP_BYTES_MAX = 32 * MIB
 """Metadata of all members of one classic group, for all protocols. Above this, further members are
 rejected.
@@ -290,6 +296,11 @@ GROUP_MIGRATION_ELEMENTS_MAX = 12_000
 """Topics and partitions in the subscriptions and assignments of all members of a classic group that
 becomes a consumer group, or the reverse (KIP-848): 2 us each. With names of 30 characters, it is
 about as much as the records may take by `message.max.bytes`, a mebibyte.
+"""
+GROUP_RECORD_BYTES_MAX = 8 * MIB
+"""The metadata of a member or of a classic group in one record, and of all members of a group that
+changes its protocol: they are encoded, written and decoded in one step, 3 ms a mebibyte. The limit
+is `message.max.bytes` if that is less.
 """
 SUBSCRIPTIONS_STEPS_MAX = 50_000
 """Steps in which a coordinator reads what a classic group subscribes to: 0.15 us each, mostly one
@@ -492,6 +503,8 @@ FOLLOWER_STRETCH_BYTES = 4 * MIB
 """Bytes that a follower appends in one slice: 5 ms of CRCs and copying."""
 SYNC_THREADS = 4
 """Concurrent fdatasync calls of one log directory."""
+SYNCS_PLANNED_AT_ONCE = 50
+"""Logs whose syncs are planned and begun in one step: 1 to 2 ms."""
 CLEANED_RECORDS_PER_SLICE = 2048
 """Records that the compactor handles in one slice of a worker thread: 5 to 9 ms of work."""
 CLEANER_REST_SECONDS_MAX = 0.01

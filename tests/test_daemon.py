@@ -334,12 +334,12 @@ async def test_a_consumer_that_began_at_the_end_continues_after_a_restart(tmp_pa
         found = (await ask(connection, "list_offsets", 7, body)).topics[0].partitions[0]
         assert (found.error_code, found.offset) == (0, 0)
     async with node(tmp_path, peers=peers) as running, connected(running) as connection:
-        asked = {"partition": 0, "current_leader_epoch": -1, "leader_epoch": found.leader_epoch}
+        requested = {"partition": 0, "current_leader_epoch": -1, "leader_epoch": found.leader_epoch}
         answer = await ask(
             connection,
             "offset_for_leader_epoch",
             4,
-            {"topics": [{"topic": "t", "partitions": [asked]}]},
+            {"topics": [{"topic": "t", "partitions": [requested]}]},
         )
         row = answer.topics[0].partitions[0]
         assert (row.error_code, row.leader_epoch, row.end_offset) == (0, found.leader_epoch, 0)

@@ -162,12 +162,12 @@ def test_make_targets_exist(paper: str) -> None:
         re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     )
     text = (ROOT / paper).read_text(encoding="utf-8")
-    asked = {
+    requested = {
         word
         for spoken in re.findall(r"(?:`|^    )make ([a-z-]+)", text, re.MULTILINE)
         for word in [spoken]
     }
-    assert sorted(asked - targets) == []
+    assert sorted(requested - targets) == []
 
 
 def test_tests_named_in_hacking_exist() -> None:

@@ -160,15 +160,15 @@ def test_the_daemon_gets_its_options_and_its_start_errors_are_printed(
 
 
 def test_a_broken_quorum_is_printed_in_one_line_with_possible_causes() -> None:
-    told = command_line._user_error(
+    result = command_line._user_error(
         BaseExceptionGroup(
             "nursery", [BaseExceptionGroup("nursery", [QuorumBroken("two lead term 3")])]
         )
     )
-    assert str(told).startswith(
+    assert str(result).startswith(
         "the metadata quorum is broken: two lead term 3; "
-    ) and "set cluster_secret" in str(told)
-    assert isinstance(told, QuorumBroken) and "\n" not in str(told)
+    ) and "set cluster_secret" in str(result)
+    assert isinstance(result, QuorumBroken) and "\n" not in str(result)
 
 
 def test_a_bug_keeps_its_traceback() -> None:
@@ -203,8 +203,8 @@ def test_errors_of_the_operating_system_are_printed_in_one_line(
         )
         == FAILURE
     )
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1 and "Too many open files" in told and "ulimit -n" in told
+    result = capsys.readouterr().err
+    assert result.count("\n") == 1 and "Too many open files" in result and "ulimit -n" in result
 
 
 def test_config_list_shows_every_key(capsys: pytest.CaptureFixture[str]) -> None:
@@ -254,14 +254,14 @@ def test_a_secret_that_others_can_read_gives_a_warning_at_the_start(
     peers = tmp_path / "peers.toml"
     peers.write_text('cluster_secret = "sixteen letters, or more"\n' + PEERS)
     arguments = ["start", "--peers", str(peers), "--node", "1", "--data", str(tmp_path / "data")]
-    for mode, told in ((0o600, []), (0o644, [f"chmod 600 {peers}"])):
+    for mode, result in ((0o600, []), (0o644, [f"chmod 600 {peers}"])):
         peers.chmod(mode)
         assert main(arguments) == 0
         assert [
             line[line.index("chmod") :].partition(",")[0]
             for line in caplog.messages
             if "cluster secret" in line
-        ] == told
+        ] == result
 
 
 @pytest.mark.parametrize(
@@ -275,10 +275,10 @@ def test_an_advertised_host_that_cannot_be_resolved_is_reported_at_the_start(
 ) -> None:
     from mqd import daemon
 
-    asked = []
+    requested = []
 
     def resolve(host: str, port: None) -> list[object]:
-        asked.append(host)
+        requested.append(host)
         if error is not None:
             raise error
         return []
@@ -297,7 +297,7 @@ def test_an_advertised_host_that_cannot_be_resolved_is_reported_at_the_start(
         main(["start", "--peers", str(peers), "--node", "1", "--data", str(tmp_path / "data")])
         == OK
     )
-    assert asked == ["mq1.exmaple.org"]
+    assert requested == ["mq1.exmaple.org"]
     lines = [line for line in caplog.messages if "advertised_host" in line]
     assert len(lines) == (error is not None)
     assert all("'mq1.exmaple.org' cannot be resolved" in line for line in lines)

@@ -233,11 +233,12 @@ def test_a_cluster_secret_may_be_in_a_separate_file(
 
 
 @pytest.mark.parametrize(
-    ("mode", "told"), [(0o600, False), (0o400, False), (0o640, True), (0o604, True), (0o644, True)]
+    ("mode", "result"),
+    [(0o600, False), (0o400, False), (0o640, True), (0o604, True), (0o644, True)],
 )
 @pytest.mark.parametrize("holder", ["peers of mqd.toml", "secret"])
 def test_a_secret_that_others_can_read_gives_a_warning(
-    tmp_path: Path, holder: str, mode: int, told: bool
+    tmp_path: Path, holder: str, mode: int, result: bool
 ) -> None:
     path, secret = tmp_path / "peers of mqd.toml", tmp_path / "secret"
     secret.write_text(SECRET)
@@ -250,7 +251,7 @@ def test_a_secret_that_others_can_read_gives_a_warning(
     )
     (tmp_path / holder).chmod(mode)
     warnings = load_peers(path).warnings
-    assert len(warnings) == told
+    assert len(warnings) == result
     for warning in warnings:
         quoted = f"'{path}'" if holder != "secret" else str(secret)
         assert (

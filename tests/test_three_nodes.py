@@ -52,10 +52,10 @@ async def leaders(running: RunningNode, topic: str) -> dict[int, int]:
     }
 
 
-async def all_alive(asked: RunningNode, count: int) -> None:
+async def all_alive(via: RunningNode, count: int) -> None:
     """Wait until that many nodes may get replicas."""
     with trio.fail_after(READY_SECONDS):
-        async with connected(asked) as connection:
+        async with connected(via) as connection:
             while True:
                 answer = await ask(connection, "metadata", 9, {"topics": []})
                 if len(answer.brokers) == count:
@@ -160,12 +160,12 @@ class Changing:
         stop.set()
         await stopped.wait()
 
-    async def voters(self, asked: int) -> set[int]:
+    async def voters(self, via: int) -> set[int]:
         body = {
             "topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
         }
         try:
-            async with connected(self.running[asked]) as connection:
+            async with connected(self.running[via]) as connection:
                 answer = await ask(connection, "describe_quorum", 2, body)
         except ClientError:
             return set()
@@ -176,18 +176,18 @@ class Changing:
             for row in one.current_voters
         }
 
-    async def until_alive(self, count: int, asked: int) -> None:
+    async def until_alive(self, count: int, via: int) -> None:
         with trio.fail_after(READY_SECONDS):
             while True:
                 try:
-                    await all_alive(self.running[asked], count)
+                    await all_alive(self.running[via], count)
                     return
                 except ClientError:  # it does not serve yet
                     await trio.sleep(0.02)
 
-    async def until_voters(self, wanted: set[int], asked: int) -> None:
+    async def until_voters(self, wanted: set[int], via: int) -> None:
         with trio.fail_after(READY_SECONDS):
-            while await self.voters(asked) != wanted:  # another process would send the same request  # noqa: ASYNC110
+            while await self.voters(via) != wanted:  # another process would send the same request  # noqa: ASYNC110
                 await trio.sleep(0.02)
 
 
@@ -198,24 +198,24 @@ async def test_a_voter_is_added_and_removed_by_rolling_restarts(
         nodes = Changing(tmp_path, nursery)
         for node_id in (1, 2, 3):
             await nodes.start(node_id, {1, 2})
-        await nodes.until_voters({1, 2}, asked=1)
+        await nodes.until_voters({1, 2}, via=1)
         for node_id in (3, 1, 2):  # the new voter first
             await nodes.stop(node_id)
             await nodes.start(node_id, {1, 2, 3})
-            await nodes.until_alive(3, asked=node_id)
-        await nodes.until_voters({1, 2, 3}, asked=3)
+            await nodes.until_alive(3, via=node_id)
+        await nodes.until_voters({1, 2, 3}, via=3)
         await nodes.stop(1)
-        await nodes.until_voters({1, 2, 3}, asked=2)  # two of three are a majority
-        await nodes.until_alive(2, asked=2)
+        await nodes.until_voters({1, 2, 3}, via=2)  # two of three are a majority
+        await nodes.until_alive(2, via=2)
         async with connected(nodes.running[2]) as connection:
             await create_topic(connection, "with-two-of-three")
         await nodes.start(1, {1, 2, 3})
-        await nodes.until_voters({1, 2, 3}, asked=1)
+        await nodes.until_voters({1, 2, 3}, via=1)
         for node_id in (2, 3, 1):  # the removed one last
             await nodes.stop(node_id)
             await nodes.start(node_id, {2, 3})
-            await nodes.until_alive(3, asked=node_id)
-        await nodes.until_voters({2, 3}, asked=1)
+            await nodes.until_alive(3, via=node_id)
+        await nodes.until_voters({2, 3}, via=1)
         async with connected(nodes.running[1]) as connection:
-            await create_topic(connection, "asked-of-an-observer")
+            await create_topic(connection, "created-by-an-observer")
         nursery.cancel_scope.cancel()

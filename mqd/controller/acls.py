@@ -18,6 +18,7 @@ from mqd.controller.records import CreateAcl, DeleteAcl, MetadataRecord
 from mqd.controller.result import ControllerResult
 from mqd.controller.size import Room
 from mqd.errors import ErrorCode, MqError
+from mqd.limits import ACL_BYTES_PER_REQUEST_MAX, ACL_NAME_BYTES_MAX
 from mqd.security.acls import (
     CLUSTER_NAME,
     Acl,
@@ -62,8 +63,15 @@ def decide_create_acls(
     records: list[MetadataRecord] = []
     results = []
     wanted: set[Acl] = set()
+    size = 0
     for acl_id, acl in op.acls:
         try:
+            size += len(acl.resource_name) + len(acl.principal) + len(acl.host)
+            if size > ACL_BYTES_PER_REQUEST_MAX:
+                raise _invalid(
+                    "The names, principals and hosts of one request have at most "
+                    f"{ACL_BYTES_PER_REQUEST_MAX} characters together: split the request."
+                )
             _check(acl)
             if acl not in wanted and image.acl_id(acl) is None:
                 record = CreateAcl(acl_id, acl)
@@ -82,6 +90,11 @@ def _check(acl: Acl) -> None:
         raise _invalid(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
     if not acl.resource_name:
         raise _invalid("Invalid empty resource name")
+    if len(acl.resource_name.encode()) > ACL_NAME_BYTES_MAX:
+        raise _invalid(
+            f"The resource name has {len(acl.resource_name.encode())} bytes. The longest name of a "
+            f"resource has {ACL_NAME_BYTES_MAX}: use a shorter name or prefix."
+        )
     if acl.resource_type in (ResourceType.UNKNOWN, ResourceType.ANY):
         raise _invalid(f"Invalid resourceType {acl.resource_type.name}")
     if acl.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):

@@ -29,7 +29,7 @@ NODE: Final = "node"
 GROUP: Final = "group"
 CLIENT_METRICS: Final = "client-metrics"
 """Types of configured resources: the first half of a key of `MetadataImage.configs`."""
-_VERSIONS: Final = ("scram_version", "acls_version", "quotas_version")
+_VERSIONS: Final = ("scram_version", "acls_version")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,6 @@ class MetadataImage:
         """By entity: quota key to value. No dict is empty, and none is ever changed."""
         self.scram_version = 0
         self.acls_version = 0
-        self.quotas_version = 0
         """Each rises with every change of its part, also by a snapshot: for caches. They are not
         part of a snapshot, and differ between nodes.
         """

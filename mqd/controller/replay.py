@@ -312,7 +312,6 @@ def _set_client_quotas(
         image.client_quotas[record.entity] = present
     else:
         image.client_quotas.pop(record.entity, None)
-    image.quotas_version += 1
     delta.client_quotas_changed.add(record.entity)
 
 

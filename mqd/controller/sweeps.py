@@ -17,7 +17,7 @@ from mqd.controller.records import MetadataRecord, PartitionUpdate, UpdatePartit
 from mqd.controller.result import ControllerResult
 from mqd.types import NodeId
 
-PARTITIONS_PER_DECISION = 2_000
+PARTITIONS_PER_DECISION = 500
 """A decision about more partitions comes in portions, so that neither it nor its application blocks
 a node for long.
 """

@@ -23,6 +23,7 @@ from typing import cast
 from mqd.io.disk import File
 from mqd.io.net import LayeredSocket, Listener, TcpSocket
 from mqd.io.tls_errors import TlsFailed, server_reason
+from mqd.io.tls_records import TlsRecords
 from mqd.limits import (
     KIB,
     TLS_RECEIVE_BYTES,
@@ -39,7 +40,7 @@ _ALERT_PROTOCOL_VERSION = bytes.fromhex("15030300020246")
 _UNSENT_BYTES_MAX = 128 * KIB
 """Encrypted bytes of the protocol itself (tickets, key updates) that the peer does not read."""
 _EXTRA_RECORDS = 64
-"""Records of one call beside those that fill its view."""
+"""Records of one call beside those that fill its view: 2 ms, if they are key updates."""
 
 _scratch = memoryview(bytearray(TLS_RECEIVE_BYTES))
 """Encrypted bytes on their way from a socket to OpenSSL. Its content is valid only until the next
@@ -77,6 +78,7 @@ class TlsSocket(LayeredSocket):
         "_incoming",
         "_is_plain",
         "_outgoing",
+        "_records",
         "_saw_first_byte",
         "_tls",
         "_unsent",
@@ -92,6 +94,7 @@ class TlsSocket(LayeredSocket):
         self._acceptor = acceptor
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = acceptor.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._records = TlsRecords()
         self._unsent = b""
         """Encrypted, and not taken by the TCP socket."""
         self._ahead = 0
@@ -160,9 +163,10 @@ class TlsSocket(LayeredSocket):
         tls, size = self._tls, len(view)
         received = 0
         is_drained = False
-        # Tiny records cost as much as full ones: their number is bounded, too (I41).
+        # Tiny records cost as much as full ones, and those without data more: their number is
+        # bounded, too (I41).
         records_left = size // TLS_RECORD_BYTES + _EXTRA_RECORDS
-        while received < size and records_left > 0:
+        while received < size:
             if tls.pending() or self._incoming.pending:
                 try:
                     got = int(tls.read(size - received, view[received:]))
@@ -180,39 +184,48 @@ class TlsSocket(LayeredSocket):
                         self._ended = True
                         break
                     received += got
-                    records_left -= 1
                     continue
             elif is_drained:
                 break
-            arrived = self._fill(size - received)
-            if arrived is None:
+            if records_left <= 0:
                 break
+            filled = self._fill(size - received, records_left)
+            if filled is None:
+                break
+            arrived, records = filled
             if not arrived:
                 self._ended = True
                 break
-            is_drained = arrived < len(_scratch)
-        is_full = received == size or records_left == 0
-        self.is_holding = is_full and bool(tls.pending() or self._incoming.pending)
+            records_left -= max(1, records)
+            is_drained = arrived < len(_scratch) and not self._records.waiting
+        self.is_holding = bool(self._records.waiting) or (
+            received == size and bool(tls.pending() or self._incoming.pending)
+        )
         if self._outgoing.pending:  # a response to a key update
             self._queue_outgoing()
             self.flush()
         return received
 
-    def _fill(self, wanted: int) -> int | None:
-        """Receive encrypted bytes. None: nothing has arrived. 0: the stream has ended."""
-        room = min(len(_scratch), wanted + 2 * TLS_RECORD_BYTES)
-        try:
-            arrived = self.inner.receive_into(_scratch[:room])
-        except BlockingIOError:
-            return None
-        if not self._saw_first_byte and arrived:
+    def _fill(self, wanted: int, records_max: int) -> tuple[int, int] | None:
+        """Give OpenSSL encrypted bytes. Returns how many have arrived, and the number of records.
+        None: nothing has arrived. 0 bytes: the stream has ended.
+        """
+        data: bytes | memoryview = self._records.waiting
+        if not data:
+            room = min(len(_scratch), wanted + 2 * TLS_RECORD_BYTES)
+            try:
+                data = _scratch[: self.inner.receive_into(_scratch[:room])]
+            except BlockingIOError:
+                return None
+        if not self._saw_first_byte and data:
             self._saw_first_byte = True
-            if _scratch[0] != _HANDSHAKE_RECORD:
-                self._refuse_plaintext(bytes(_scratch[:arrived]))
-        self._incoming.write(_scratch[:arrived])
-        if not arrived:
+            if data[0] != _HANDSHAKE_RECORD:
+                self._refuse_plaintext(bytes(data))
+        taken, records = self._records.take(data, records_max)
+        self._incoming.write(taken)
+        if not data:
             self._incoming.write_eof()
-        return arrived
+        return len(data), records
 
     def _refuse_plaintext(self, start: bytes) -> None:
         """Raises TlsFailed: the client speaks another protocol."""
@@ -240,10 +253,10 @@ class TlsSocket(LayeredSocket):
             except ssl.SSLWantReadError:
                 self._queue_outgoing()
                 self.flush()
-                arrived = self._fill(TLS_RECORD_BYTES)
-                if arrived is None:
+                filled = self._fill(TLS_RECORD_BYTES, _EXTRA_RECORDS)
+                if filled is None:
                     raise BlockingIOError from None
-                if not arrived:
+                if not filled[0]:
                     client = "another node" if self._acceptor.is_of_nodes else "the client"
                     raise TlsFailed(
                         f"{client} closed the connection during the TLS handshake",

@@ -30,6 +30,8 @@ none, because their sizes are random.
 _PKCS12_START = b"\x30"
 _JKS_START = bytes.fromhex("feedfeed")
 _STORE_BYTES_MAX = 4 << 20
+_KEY_END = b"PRIVATE KEY-----"
+_NO_KEY = "no private key; use the file of a node, such as node-1.pem"
 _PEM_START = b"-----BEGIN "
 _CERTIFICATE_START = b"-----BEGIN CERTIFICATE-----"
 
@@ -101,16 +103,16 @@ def _key_of(store: KeyStore, where: str) -> tuple[bytes, bytes, str | None]:
         assert store.certificate_chain is not None
         assert store.key is not None
         return store.certificate_chain.encode(), store.key.encode(), store.key_password
-    source = f"{where}{store.location}"
-    data = _read(store.location, where)
+    source = _source(store, where)
+    data = _read(store.location, source)
     if data.startswith(_PKCS12_START):
         return *_pkcs12_key(data, store.password, source), None
-    text = _pem(data, store.type, source)
+    text = _pem(data, store.type, source, store.location)
     return text, text, store.key_password
 
 
 def _load_key(context: ssl.SSLContext, store: KeyStore, where: str) -> None:
-    source = f"{where}{store.location or 'ssl.keystore.key'}"
+    source = _source(store, where) if store.location else f"{where}ssl.keystore.key"
     chain, key, password = _key_of(store, where)
     password_requests: list[bool] = []
 
@@ -132,6 +134,8 @@ def _load_key(context: ssl.SSLContext, store: KeyStore, where: str) -> None:
         if password_requests:
             problem = "is wrong" if password else "is not set, and the key is encrypted"
             raise ConfigError(f"{source}: ssl.key.password {problem}") from None
+        if _KEY_END not in key:
+            raise ConfigError(f"{source} has {_NO_KEY}") from None
         raise ConfigError(
             f"{source}: not a private key and its certificate chain in PEM "
             f"({error.reason or 'no certificate or key found'})"
@@ -146,39 +150,49 @@ def _trust(context: ssl.SSLContext, store: TrustStore, where: str) -> None:
         assert store.certificates is not None
         data, source = store.certificates.encode(), f"{where}ssl.truststore.certificates"
     else:
-        source = f"{where}{store.location}"
-        data = _read(store.location, where)
+        source = _source(store, where)
+        data = _read(store.location, source)
         if data.startswith(_PKCS12_START):
             data = _pkcs12_certificates(data, store.password, source)
         else:
-            data = _pem(data, store.type, source)
+            data = _pem(data, store.type, source, store.location)
     try:
         context.load_verify_locations(cadata=data.decode("ascii", "replace"))
     except (ssl.SSLError, ValueError):
-        raise ConfigError(f"{source}: has no certificate in PEM") from None
+        raise ConfigError(f"{source} has no certificate in PEM") from None
 
 
-def _read(location: str, where: str) -> bytes:
+def _source(store: KeyStore | TrustStore, where: str) -> str:
+    """The file of a store, with its key and the place where this is set."""
+    return (
+        f"{where}{store.name}: '{store.location}'" if store.name else f"{where}'{store.location}'"
+    )
+
+
+def _read(location: str, source: str) -> bytes:
     path = Path(location)
     try:
         with path.open("rb") as file:
             return file.read(_STORE_BYTES_MAX)
     except OSError as error:
         raise ConfigError(
-            f"{where}{location}: cannot be read ({error.strerror}); check the path, and that this "
+            f"{source} cannot be read ({error.strerror}); check the path, and that this "
             "user may read it"
         ) from None
 
 
-def _pem(data: bytes, type_: str, source: str) -> bytes:
+def _pem(data: bytes, type_: str, source: str, location: str) -> bytes:
     if data.startswith(_JKS_START):
         raise ConfigError(
-            f"{source}: a Java key store (JKS), which needs Java. Convert it: keytool "
-            f"-importkeystore -srckeystore {source.rpartition(': ')[2]} -destkeystore store.p12 "
+            f"{source} is a Java key store (JKS), which needs Java. Convert it: keytool "
+            f"-importkeystore -srckeystore {location} -destkeystore store.p12 "
             "-deststoretype PKCS12"
         )
     if _PEM_START not in data:
-        raise ConfigError(f"{source}: neither PEM nor PKCS12 (the type is set to {type_})")
+        raise ConfigError(
+            f"{source} is neither PEM nor PKCS12 (the type is set to {type_}); replace the file; "
+            "`mqctl cert init` creates PEM files"
+        )
     return data
 
 
@@ -195,7 +209,7 @@ def _pkcs12(data: bytes, password: str | None, source: str) -> tuple[bytes, byte
         store = pkcs12.load_pkcs12(data, password.encode() if password else None)
     except ValueError:
         raise ConfigError(
-            f"{source}: not a PKCS12 store, or its password is wrong; set ssl.keystore.password "
+            f"{source} is no PKCS12 store, or its password is wrong; set ssl.keystore.password "
             "or ssl.truststore.password"
         ) from None
     key = (
@@ -211,14 +225,14 @@ def _pkcs12(data: bytes, password: str | None, source: str) -> tuple[bytes, byte
 def _pkcs12_key(data: bytes, password: str | None, source: str) -> tuple[bytes, bytes]:
     key, chain, _ = _pkcs12(data, password, source)
     if not key:
-        raise ConfigError(f"{source}: has no private key")
+        raise ConfigError(f"{source} has {_NO_KEY}")
     return chain, key
 
 
 def _pkcs12_certificates(data: bytes, password: str | None, source: str) -> bytes:
     certificates = _pkcs12(data, password, source)[2]
     if not certificates:
-        raise ConfigError(f"{source}: has no certificate")
+        raise ConfigError(f"{source} has no certificate")
     return certificates
 
 

@@ -8,15 +8,17 @@ matches the resource.
 An ALLOW of READ, WRITE, DELETE or ALTER includes DESCRIBE; one of ALTER_CONFIGS includes
 DESCRIBE_CONFIGS. A DENY includes no other operation.
 
-ACLs are indexed by resource and principal, so a decision does not depend on the number of other
-ACLs. Decisions are cached for each principal and host. A change of an ACL drops all of them.
+ACLs are indexed by resource, principal and host, so a decision does not depend on the number of
+other ACLs. It grows with the number of different lengths of prefixes, and with the patterns that
+match. Decisions are cached for each principal and host. A change of an ACL drops all of them.
 
 Invariant: a cached decision equals the result of `Authorizer.rule` with the same arguments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv6Address, ip_address
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -108,8 +110,20 @@ SUPER_USER: Final = Rule(True, "SuperUser")
 DEFAULT_ALLOW: Final = Rule(True, "DefaultAllow")
 DEFAULT_DENY: Final = Rule(False, "DefaultDeny")
 
-_AclsOfPrincipals = dict[str, dict[UUID, Acl]]
-"""Principal -> its ACLs of one resource pattern."""
+_AclsOfPrincipals = dict[tuple[str, str], dict[UUID, Acl]]
+"""Principal and host -> the ACLs of one resource pattern: one for each operation and permission."""
+
+
+class Relevant(NamedTuple):
+    """The ACLs that may decide about one resource."""
+
+    acls: tuple[Acl, ...]
+    """Of the principal and the host that ask, the most specific pattern first."""
+    has_acls: bool
+    """Whether any ACL matches the resource, also of others."""
+
+
+_NOTHING: Final = Relevant((), False)
 
 
 class TopicDecisions:
@@ -128,13 +142,26 @@ class TopicDecisions:
 class Permissions:
     """The decisions for one principal and host. Only `Authorizer` makes it."""
 
-    __slots__ = ("_authorizer", "decisions", "host", "name", "reads", "writes")
+    __slots__ = (
+        "_authorizer",
+        "_last",
+        "_relevant",
+        "decisions",
+        "host",
+        "name",
+        "reads",
+        "writes",
+    )
 
     def __init__(self, authorizer: Authorizer, principal: Principal, host: str) -> None:
         self._authorizer = authorizer
         self.name = str(principal)
         self.host = canonical_host(host)
         self.decisions: dict[tuple[Operation, ResourceType, str], Rule] = {}
+        self._last: tuple[ResourceType, str] | None = None
+        self._relevant = _NOTHING
+        """The ACLs of the resource `_last`: several questions about a resource follow each other.
+        """
         self.reads = TopicDecisions()
         self.writes = TopicDecisions()
 
@@ -143,10 +170,21 @@ class Permissions:
         key = operation, resource_type, name
         found = self.decisions.get(key)
         if found is None:
-            found = self._authorizer.rule(self.name, self.host, operation, resource_type, name)
+            found = self._rule(operation, resource_type, name)
             if len(name) <= AUTHORIZER_NAME_CHARS_CACHED_MAX and self._authorizer.may_cache():
                 self.decisions[key] = found
         return found
+
+    def _rule(self, operation: Operation, resource_type: ResourceType, name: str) -> Rule:
+        """The rule that decides, without the cache of decisions."""
+        found = self._authorizer.rule_without_acls(self.name)
+        if found is not None:
+            return found
+        resource = resource_type, name
+        if self._last != resource:
+            self._relevant = self._authorizer.relevant(self.name, self.host, resource_type, name)
+            self._last = resource
+        return self._authorizer.decide(operation, self._relevant)
 
     def keep(self, decisions: dict[bytes, bool], topic: bytes, allowed: bool) -> None:
         """Cache a decision in `reads` or `writes`."""
@@ -161,16 +199,49 @@ class Permissions:
             if self.rule(operation, resource_type, name).allowed
         )
 
-    def any_of_type(self, operation: Operation, resource_type: ResourceType) -> bool:
-        """Whether at least one resource of the type is allowed (KIP-679)."""
+    def any_of_type(
+        self, operation: Operation, resource_type: ResourceType
+    ) -> Generator[int, None, bool]:
+        """Whether at least one resource of the type is allowed (KIP-679). In slices: it may look at
+        each ACL of the principal.
+        """
         key = operation, resource_type, ""
         found = self.decisions.get(key)
         if found is None:
-            allowed = self._authorizer.any_of_type(self.name, self.host, operation, resource_type)
+            allowed = yield from self._authorizer.any_of_type(
+                self.name, self.host, operation, resource_type
+            )
             found = DEFAULT_ALLOW if allowed else DEFAULT_DENY
             if self._authorizer.may_cache():
                 self.decisions[key] = found
         return found.allowed
+
+
+class _Lengths:
+    """How many patterns there are of each length."""
+
+    __slots__ = ("_counts", "_sorted")
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+        self._sorted: list[int] = []
+        """The longest last."""
+
+    def add(self, length: int) -> None:
+        if length not in self._counts:
+            insort(self._sorted, length)
+        self._counts[length] = self._counts.get(length, 0) + 1
+
+    def remove(self, length: int) -> None:
+        self._counts[length] -= 1
+        if not self._counts[length]:
+            del self._counts[length]
+            del self._sorted[bisect_left(self._sorted, length)]
+
+    def at_most(self, length: int) -> Iterator[int]:
+        """The lengths up to this one, the longest first."""
+        for place in range(bisect_right(self._sorted, length) - 1, -1, -1):
+            yield self._sorted[place]
 
 
 class Authorizer:
@@ -192,8 +263,8 @@ class Authorizer:
         self._exact: dict[tuple[ResourceType, str], _AclsOfPrincipals] = {}
         """Literal patterns, `*` included."""
         self._prefixed: dict[tuple[ResourceType, str], _AclsOfPrincipals] = {}
-        self._prefix_lengths: dict[ResourceType, dict[int, int]] = {}
-        """Length -> number of prefixed patterns of this length, the longest first."""
+        self._prefix_lengths: dict[ResourceType, _Lengths] = {}
+        """Of the prefixed patterns."""
         self._of_principal: dict[tuple[ResourceType, str], dict[UUID, Acl]] = {}
         self._permissions: dict[tuple[Principal, str], Permissions] = {}
         self._room = AUTHORIZER_DECISIONS_MAX
@@ -212,8 +283,10 @@ class Authorizer:
         key = acl.resource_type, acl.resource_name
         patterns = self._patterns(acl)
         if patterns is self._prefixed and key not in patterns:
-            self._count_prefix(acl, 1)
-        patterns.setdefault(key, {}).setdefault(acl.principal, {})[id] = acl
+            self._prefix_lengths.setdefault(acl.resource_type, _Lengths()).add(
+                len(acl.resource_name)
+            )
+        patterns.setdefault(key, {}).setdefault((acl.principal, acl.host), {})[id] = acl
         self._of_principal.setdefault((acl.resource_type, acl.principal), {})[id] = acl
 
     def remove(self, id: UUID) -> None:
@@ -225,13 +298,14 @@ class Authorizer:
         key = acl.resource_type, acl.resource_name
         patterns = self._patterns(acl)
         of_principals = patterns[key]
-        del of_principals[acl.principal][id]
-        if not of_principals[acl.principal]:
-            del of_principals[acl.principal]
+        of_client = of_principals[acl.principal, acl.host]
+        del of_client[id]
+        if not of_client:
+            del of_principals[acl.principal, acl.host]
         if not of_principals:
             del patterns[key]
             if patterns is self._prefixed:
-                self._count_prefix(acl, -1)
+                self._prefix_lengths[acl.resource_type].remove(len(acl.resource_name))
         of_type = self._of_principal[acl.resource_type, acl.principal]
         del of_type[id]
         if not of_type:
@@ -247,14 +321,6 @@ class Authorizer:
 
     def _patterns(self, acl: Acl) -> dict[tuple[ResourceType, str], _AclsOfPrincipals]:
         return self._prefixed if acl.pattern_type == PatternType.PREFIXED else self._exact
-
-    def _count_prefix(self, acl: Acl, change: int) -> None:
-        lengths = self._prefix_lengths.setdefault(acl.resource_type, {})
-        length = len(acl.resource_name)
-        lengths[length] = lengths.get(length, 0) + change
-        if not lengths[length]:
-            del lengths[length]
-        self._prefix_lengths[acl.resource_type] = dict(sorted(lengths.items(), reverse=True))
 
     def _forget(self) -> None:
         """No decision outlives a change of an ACL (I53)."""
@@ -300,27 +366,49 @@ class Authorizer:
         name: str,
     ) -> Rule:
         """The rule that decides, without the cache."""
+        found = self.rule_without_acls(principal)
+        if found is not None:
+            return found
+        return self.decide(operation, self.relevant(principal, host, resource_type, name))
+
+    def rule_without_acls(self, principal: str) -> Rule | None:
+        """The rule for a principal that needs no ACL."""
         if not self.enforces:
             return DEFAULT_ALLOW
-        if principal in self.super_users:
-            return SUPER_USER
-        has_acls = False
+        return SUPER_USER if principal in self.super_users else None
+
+    def decide(self, operation: Operation, relevant: Relevant) -> Rule:
+        """The rule that follows from the ACLs of a resource."""
         allowed_by: Acl | None = None
         allowing = _ALLOWED_BY[operation]
-        for of_principals in self._matching(resource_type, name):
-            has_acls = True
-            for one in (principal, ANY_PRINCIPAL):
-                for acl in of_principals.get(one, {}).values():
-                    if acl.host not in (WILDCARD, host):
-                        continue
-                    if acl.permission == Permission.DENY:
-                        if acl.operation in (Operation.ALL, operation):
-                            return Rule(False, "MatchingAcl", acl)
-                    elif allowed_by is None and acl.operation in allowing:
-                        allowed_by = acl
+        for acl in relevant.acls:
+            if acl.permission == Permission.DENY:
+                if acl.operation in (Operation.ALL, operation):
+                    return Rule(False, "MatchingAcl", acl)
+            elif allowed_by is None and acl.operation in allowing:
+                allowed_by = acl
         if allowed_by is not None:
             return Rule(True, "MatchingAcl", allowed_by)
-        return DEFAULT_ALLOW if self.allow_if_no_acl and not has_acls else DEFAULT_DENY
+        return DEFAULT_ALLOW if self.allow_if_no_acl and not relevant.has_acls else DEFAULT_DENY
+
+    def relevant(
+        self, principal: str, host: str, resource_type: ResourceType, name: str
+    ) -> Relevant:
+        """The ACLs that may decide about a resource."""
+        keys = [
+            (one, address)
+            for one in (principal, ANY_PRINCIPAL)
+            for address in dict.fromkeys((host, WILDCARD))
+        ]
+        acls: list[Acl] = []
+        has_acls = False
+        for of_principals in self._matching(resource_type, name):
+            has_acls = True
+            for key in keys:
+                found = of_principals.get(key)
+                if found is not None:
+                    acls += found.values()
+        return Relevant(tuple(acls), has_acls)
 
     def _matching(self, resource_type: ResourceType, name: str) -> Iterator[_AclsOfPrincipals]:
         """The ACLs of each pattern that matches a resource, the most specific first."""
@@ -328,8 +416,9 @@ class Authorizer:
         if found is not None:
             yield found
         prefixed = self._prefixed
-        for length in self._prefix_lengths.get(resource_type, ()):
-            if length <= len(name):
+        lengths = self._prefix_lengths.get(resource_type)
+        if lengths is not None:
+            for length in lengths.at_most(len(name)):
                 found = prefixed.get((resource_type, name[:length]))
                 if found is not None:
                     yield found
@@ -340,9 +429,10 @@ class Authorizer:
 
     def any_of_type(
         self, principal: str, host: str, operation: Operation, resource_type: ResourceType
-    ) -> bool:
+    ) -> Generator[int, None, bool]:
         """Whether a principal may use at least one resource of a type, as Kafka's
         `Authorizer.authorizeByResourceType`: an ALLOW counts unless a DENY covers its pattern.
+        In slices: ACLs that change between two slices may count or not.
         """
         if self.rule(principal, host, operation, resource_type, _TYPICAL_NAME).allowed:
             return True
@@ -352,7 +442,8 @@ class Authorizer:
             PatternType.PREFIXED: set(),
         }
         for one in dict.fromkeys((principal, ANY_PRINCIPAL)):
-            for acl in self._of_principal.get((resource_type, one), {}).values():
+            for acl in list(self._of_principal.get((resource_type, one), {}).values()):
+                yield 1
                 if acl.host not in (WILDCARD, host) or acl.operation not in (
                     Operation.ALL,
                     operation,
@@ -364,11 +455,18 @@ class Authorizer:
                     denied[acl.pattern_type].add(acl.resource_name)
                 else:
                     allowed.append(acl)
-        return any(_is_usable(acl, denied) for acl in allowed)
+        lengths = sorted({len(prefix) for prefix in denied[PatternType.PREFIXED]})
+        for acl in allowed:
+            if _is_usable(acl, denied, lengths):
+                return True
+            yield 1
+        return False
 
 
-def _is_usable(acl: Acl, denied: Mapping[PatternType, set[str]]) -> bool:
-    """Whether no DENY covers the pattern of an ALLOW."""
+def _is_usable(
+    acl: Acl, denied: Mapping[PatternType, set[str]], prefix_lengths: Sequence[int]
+) -> bool:
+    """Whether no DENY covers the pattern of an ALLOW. `prefix_lengths`: of the denied prefixes."""
     name = acl.resource_name
     if acl.pattern_type == PatternType.LITERAL:
         if name == WILDCARD:
@@ -376,7 +474,7 @@ def _is_usable(acl: Acl, denied: Mapping[PatternType, set[str]]) -> bool:
         if name in denied[PatternType.LITERAL]:
             return False
     prefixes = denied[PatternType.PREFIXED]
-    return not prefixes or not any(name[:end] in prefixes for end in range(1, len(name) + 1))
+    return not any(name[:length] in prefixes for length in prefix_lengths)
 
 
 def canonical_host(host: str) -> str:

@@ -18,8 +18,10 @@ one, so a client that was idle may send a burst.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping
+from math import isinf
+from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
 from mqd.security.authorizer import canonical_host
@@ -70,17 +72,39 @@ class Quota(NamedTuple):
 class QuotaTable:
     """The quotas in the metadata, by entity."""
 
-    def __init__(self, quotas: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
-        self._quotas = quotas
-        self.keys = frozenset(key for limits in quotas.values() for key in limits)
+    def __init__(
+        self, quotas: Mapping[QuotaEntity, Mapping[str, float]] = MappingProxyType({})
+    ) -> None:
+        self.keys: frozenset[str] = frozenset()
         """The keys that any entity has. A client has no quota of another key."""
+        self._quotas: dict[QuotaEntity, Mapping[str, float]] = {}
+        self._counts: Counter[str] = Counter()
+        """How many entities have each key."""
         self._resolved: dict[tuple[str, str, str], Quota | None] = {}
-        self._of_addresses = {
-            canonical_host(entity[0][1]): limits
-            for entity, limits in quotas.items()
-            if entity[0][0] == IP_ENTITY and entity[0][1] is not None
-        }
-        """In one spelling: `0:0:0:0:0:0:0:1` is `::1`."""
+        self._of_addresses: dict[str, dict[QuotaEntity, Mapping[str, float]]] = {}
+        """By the address in one spelling: `0:0:0:0:0:0:0:1` is `::1`. Of several spellings, the
+        largest text applies, on every node.
+        """
+        for entity, limits in quotas.items():
+            self.change(entity, limits)
+
+    def change(self, entity: QuotaEntity, limits: Mapping[str, float] | None) -> None:
+        """Set the quotas of an entity, or remove them. The cost does not depend on the others."""
+        self._counts.subtract(self._quotas.pop(entity, {}).keys())
+        if limits:
+            self._quotas[entity] = limits
+            self._counts.update(limits.keys())
+        self.keys = frozenset(+self._counts)
+        if self._resolved:
+            self._resolved = {}
+        kind, name = entity[0]
+        if kind == IP_ENTITY and name is not None:
+            spellings = self._of_addresses.setdefault(canonical_host(name), {})
+            spellings.pop(entity, None)
+            if limits:
+                spellings[entity] = limits
+            elif not spellings:
+                del self._of_addresses[canonical_host(name)]
 
     def quota_of(self, key: str, user: str, client_id: str) -> Quota | None:
         """The quota of a client. None: there is none."""
@@ -114,7 +138,8 @@ class QuotaTable:
         """New connections per second from an address. None: no quota."""
         if CONNECTION_CREATION_RATE not in self.keys:
             return None
-        limits = self._of_addresses.get(canonical_host(address), {})
+        spellings = self._of_addresses.get(canonical_host(address))
+        limits = {} if spellings is None else spellings[max(spellings)]
         limit = limits.get(CONNECTION_CREATION_RATE)
         return (
             limit
@@ -125,9 +150,6 @@ class QuotaTable:
     def _limit(self, key: str, entity: QuotaEntity) -> float | None:
         limits = self._quotas.get(entity)
         return limits.get(key) if limits is not None else None
-
-
-NO_QUOTAS: Final = QuotaTable({})
 
 
 class Window(NamedTuple):
@@ -212,7 +234,7 @@ class ClientQuotas:
         self._mutation_window = mutation_window
         self._rates: OrderedDict[QuotaKey, Rate] = OrderedDict()
         self._buckets: OrderedDict[QuotaKey, TokenBucket] = OrderedDict()
-        self.table = NO_QUOTAS
+        self.table = QuotaTable()
 
     def __len__(self) -> int:
         return len(self._rates) + len(self._buckets)
@@ -259,7 +281,7 @@ class ClientQuotas:
         always allowed.
         """
         quota = self.table.quota_of(CONTROLLER_MUTATION_RATE, principal.name, client_id)
-        if quota is None:
+        if quota is None or isinf(quota.limit):
             return True, 0
         window = self._mutation_window
         bucket = self._bucket_of(quota.counted_by, quota.limit, window, now_ms)

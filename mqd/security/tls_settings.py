@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from mqd.config import ConfigError, Value
+from mqd.config import ConfigError, NodeConfig, Value
 
 TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 _PEM_BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
@@ -42,6 +42,8 @@ class KeyStore:
     certificate_chain: str | None = field(default=None, repr=False)
     key: str | None = field(default=None, repr=False)
     key_password: str | None = field(default=None, repr=False)
+    name: str = ""
+    """The key of `location`, and where it is set, for messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ class TrustStore:
     location: str | None = None
     password: str | None = field(default=None, repr=False)
     certificates: str | None = field(default=None, repr=False)
+    name: str = ""
+    """The key of `location`, and where it is set, for messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +168,7 @@ def _key_store(values: Mapping[str, Value], where: str) -> KeyStore | None:
         chain,
         key,
         _text(values, "ssl.key.password"),
+        name=_named(values, "ssl.keystore.location"),
     )
 
 
@@ -178,7 +183,17 @@ def _trust_store(values: Mapping[str, Value], where: str) -> TrustStore | None:
             f"{where}ssl.truststore.certificates needs ssl.truststore.type=PEM and no "
             "ssl.truststore.location"
         )
-    return TrustStore(type_, location, _text(values, "ssl.truststore.password"), certificates)
+    return TrustStore(
+        type_,
+        location,
+        _text(values, "ssl.truststore.password"),
+        certificates,
+        name=_named(values, "ssl.truststore.location"),
+    )
+
+
+def _named(values: Mapping[str, Value], key: str) -> str:
+    return values.named(key) if isinstance(values, NodeConfig) else key
 
 
 def _store_type(values: Mapping[str, Value], key: str, where: str) -> str:

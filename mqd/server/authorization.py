@@ -181,10 +181,12 @@ def is_authorized_for_cluster(
 
 def is_authorized_for_any(
     context: Context, operation: Operation, resource_type: ResourceType
-) -> bool:
+) -> Slices[bool]:
     """Whether the client may do this to at least one resource of a type (KIP-679)."""
     permissions = permissions_of(context)
-    return permissions is None or permissions.any_of_type(operation, resource_type)
+    if permissions is None:
+        return True
+    return (yield from permissions.any_of_type(operation, resource_type))
 
 
 def topic_operations(context: Context, name: str) -> int:

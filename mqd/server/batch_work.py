@@ -2,10 +2,14 @@
 thread.
 
 A batch belongs to a class by its decompressed size: each class is for twice the size of the one
-before. The next slice is for the smallest class, and within it for the batch that came first. So a
-small batch waits for one slice of a large one: a decompression takes 50 to 100 ms, any other slice
-5 ms. The next batch of a connection waits behind those of other connections. Every fourth slice is
-for the batch that has waited longest, so that large batches progress.
+before. The next slice is for the smallest class. So a small batch waits for one slice of a large
+one: a decompression takes 50 to 100 ms, any other slice 5 ms. Every fourth slice is for the batch
+that has waited longest, so that large batches progress.
+
+Within a class, the next batch is for the address that has used the least time of the thread, and of
+its connections for the one that has used the least (weighted fair queueing). Who had no batch for a
+while continues at the virtual time: the time that each of the others could have used by then. So a
+client at another address waits for a few batches, however many connections flood the node.
 
 One batch of each class may have begun, so all of them take at most twice the largest size together.
 A batch whose client has closed the connection is given up before its next slice.
@@ -13,6 +17,7 @@ A batch whose client has closed the connection is given up before its next slice
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from itertools import count
@@ -46,13 +51,47 @@ class Work(Protocol):
 class _Place:
     """One batch in the queue."""
 
-    __slots__ = ("number", "size_class", "turn", "work")
+    __slots__ = ("address", "client", "number", "size_class", "turn", "work")
 
-    def __init__(self, work: Work, number: int) -> None:
+    def __init__(self, work: Work, client: str, number: int) -> None:
         self.work = work
+        self.client = client
+        self.address = client.rpartition(":")[0]
         self.number = number
         self.size_class = 0
         self.turn = trio.Event()
+
+
+class _Shares:
+    """How much time of the thread each client has used: an address, or a connection."""
+
+    def __init__(self) -> None:
+        self.used: dict[str, float] = {}
+        """Seconds, counted from the virtual time at which the client came. Without entries that
+        the virtual time has passed, and that belong to no present batch.
+        """
+        self._virtual_time = 0.0
+        self._present: Counter[str] = Counter()
+        """Batches of each client that wait or run."""
+
+    def enter(self, client: str) -> None:
+        self._present[client] += 1
+        self.used[client] = max(self.used.get(client, 0.0), self._virtual_time)
+
+    def use(self, client: str, seconds: float) -> None:
+        self.used[client] += seconds
+        self._virtual_time += seconds / len(self._present)
+
+    def leave(self, client: str) -> None:
+        self._present[client] -= 1
+        if self._present[client]:
+            return
+        del self._present[client]
+        self.used = {
+            one: seconds
+            for one, seconds in self.used.items()
+            if self._present and (one in self._present or seconds > self._virtual_time)
+        }
 
 
 class BatchWork:
@@ -66,13 +105,19 @@ class BatchWork:
         """The batch of each class that has begun: others of the class wait until it has ended."""
         self._running: _Place | None = None
         self._slices = 0
+        self._of_addresses, self._of_clients = _Shares(), _Shares()
 
     @asynccontextmanager
-    async def done(self, work: Work, is_wanted: Callable[[], bool]) -> AsyncIterator[None]:
+    async def done(
+        self, work: Work, client: str, is_wanted: Callable[[], bool]
+    ) -> AsyncIterator[None]:
         """Carry out the work, or give it up when it is not wanted any more. No other batch of this
-        size begins until the end of the block.
+        size begins until the end of the block. `client`: its address and
+        port.
         """
-        place = _Place(work, next(self._numbers))
+        place = _Place(work, client, next(self._numbers))
+        self._of_addresses.enter(place.address)
+        self._of_clients.enter(client)
         try:
             while True:
                 if is_wanted():
@@ -81,7 +126,10 @@ class BatchWork:
                     work.give_up()
                     break
                 self._slices += 1
-                if await self._disk.offload(_is_over, work):
+                before = trio.current_time()
+                is_over = await self._disk.offload(_is_over, work)
+                self._count(place, trio.current_time() - before)
+                if is_over:
                     break
             self._end_turn(place)
             yield
@@ -89,6 +137,8 @@ class BatchWork:
             self._waiting.pop(place, None)
             self._end_turn(place)
             self._leave_class(place)
+            self._of_addresses.leave(place.address)
+            self._of_clients.leave(client)
             self._begin_next()
 
     async def _wait_for_turn(self, place: _Place) -> None:
@@ -121,10 +171,23 @@ class BatchWork:
         if self._slices % _OLDEST_EVERY == _OLDEST_EVERY - 1:
             chosen = min(ready, key=lambda place: place.number)
         else:
-            chosen = min(ready, key=lambda place: (place.size_class, place.number))
+            chosen = min(ready, key=self._order)
         del self._waiting[chosen]
         self._begun[chosen.size_class] = self._running = chosen
         chosen.turn.set()
+
+    def _count(self, place: _Place, seconds: float) -> None:
+        self._of_addresses.use(place.address, seconds)
+        self._of_clients.use(place.client, seconds)
+
+    def _order(self, place: _Place) -> tuple[int, float, float, int]:
+        """The least is next."""
+        return (
+            place.size_class,
+            self._of_addresses.used[place.address],
+            self._of_clients.used[place.client],
+            place.number,
+        )
 
 
 def _is_over(work: Work) -> bool:

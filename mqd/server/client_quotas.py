@@ -14,6 +14,7 @@ import logging
 from typing import Final, Protocol
 
 from mqd.config import NodeConfig
+from mqd.controller.delta import Delta
 from mqd.controller.image import MetadataImage
 from mqd.security.principal import Principal
 from mqd.security.quotas import (
@@ -23,7 +24,6 @@ from mqd.security.quotas import (
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
     ClientQuotas,
-    QuotaTable,
     Window,
 )
 
@@ -70,18 +70,16 @@ class NodeQuotas:
                 1000.0 * config.integer("controller.quota.window.size.seconds"),
             ),
         )
-        self._version = -1
         self.keys: frozenset[str] = frozenset()
         """The keys of quotas that exist. A node without quotas counts nothing."""
         self.throttled = 0
         """Responses that throttled a client."""
 
-    def update(self, image: MetadataImage) -> None:
-        """Use the quotas of the metadata. Called at the beginning of each turn."""
-        if image.quotas_version != self._version:
-            self._version = image.quotas_version
-            table = self._quotas.table = QuotaTable(image.client_quotas)
-            self.keys = table.keys
+    def changed(self, delta: Delta, image: MetadataImage) -> None:
+        """Apply a change of the metadata."""
+        for entity in delta.client_quotas_changed:
+            self._quotas.table.change(entity, image.client_quotas.get(entity))
+        self.keys = self._quotas.table.keys
 
     def throttle_for_produce(self, connection: Throttled, size: int) -> int:
         """Count a produce request of `size` bytes. Returns the throttle time of its response in
@@ -179,7 +177,6 @@ class NodeQuotas:
         )
 
     def _mute(self, connection: Throttled, throttle_ms: int) -> int:
-        throttle_ms = min(throttle_ms, _UNBOUNDED)
         if throttle_ms:
             self.throttled += 1
             logger.debug(

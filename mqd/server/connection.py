@@ -494,6 +494,10 @@ class Connection:
         return self.frames.arrived_bytes
 
     @property
+    def address(self) -> str:
+        return self.peer.rpartition(":")[0]
+
+    @property
     def completed_bytes(self) -> int:
         return self.frames.completed_bytes
 

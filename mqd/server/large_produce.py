@@ -277,7 +277,7 @@ class LargeProduce:
 
         if is_wanted(config, batch, 0, len(batch)):
             recompression = Recompression(batch, config)
-            async with batch_work.done(recompression, is_open):
+            async with batch_work.done(recompression, connection.peer, is_open):
                 try:
                     batch = recompression.batch()
                 except MqError as error:
@@ -286,6 +286,7 @@ class LargeProduce:
             await finished_with_decompression(
                 self._node.logs.inspection.inspect(batch, config.max_message_bytes),
                 batch_work,
+                connection.peer,
                 is_open,
             )
         return batch

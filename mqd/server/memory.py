@@ -8,9 +8,10 @@ Nodes of the cluster have pools that no client can fill.
 When a share is used up, the server stops reading connections that need more of it. Once one has
 waited for `EVICT_SECONDS`, the server closes others, with a line in the log, until there is room.
 The wait itself has no bound: it depends on what the others do. Every second grant is for the
-connection that has sent the most in whole requests (the newest, of several). So a client that
-finishes its requests waits for few others, even if hundreds of half-received frames wait before it.
-The other grants are for the connection that has waited longest.
+connection that has sent the most in whole requests, if any has sent one. So a client that finishes
+its requests waits for few others, even if hundreds of half-received frames wait before it. The
+other grants go round the addresses: a client waits for one connection of each other address. Of an
+address, the connection that has waited longest is next.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ SMALL_FRAME_BYTES_MAX = 2 * MIB
 """Twice the default of `message.max.bytes`. Requests up to this size have a part of the pool that
 larger ones cannot take, so half-received large requests do not block them.
 """
+_ADDRESSES_MAX = 1_000
+"""Addresses whose last grants are known."""
 _RESERVED_PART = 4
 _TASKS_PART = 4
 """Requests in tasks are evicted first if they hold more than this part of the pool. Parked fetches
@@ -65,6 +68,11 @@ class Holder(Protocol):
 
     @property
     def open(self) -> bool: ...
+
+    @property
+    def address(self) -> str:
+        """Of the peer, without the port."""
+        ...
 
     @property
     def held_bytes(self) -> int:
@@ -131,9 +139,10 @@ class RequestPool:
         """The longest waiting first. Small frames have a queue of their own, which goes first."""
         self._small_waiting: dict[Holder, _Waiting] = {}
         self._trusted_next = True
-        """The next grant is for the connection that has sent the most in whole requests; of
-        several, for the newest.
-        """
+        """The next grant is for the connection that has sent the most in whole requests."""
+        self._grants = 0
+        self._granted_at: dict[str, int] = {}
+        """Address -> the number of its last grant."""
 
     @property
     def is_wanted(self) -> bool:
@@ -208,13 +217,23 @@ class RequestPool:
                         break
                     self._granted[holder] = size
                     holder.read_again(now)
-                    self._trusted_next = not self._trusted_next
+                    self._note_grant(holder.address)
                 del queue[holder]
+
+    def _note_grant(self, address: str) -> None:
+        self._trusted_next = not self._trusted_next
+        self._grants += 1
+        if len(self._granted_at) >= _ADDRESSES_MAX:
+            self._granted_at.clear()
+        self._granted_at[address] = self._grants
 
     def _next_of(self, queue: dict[Holder, _Waiting]) -> _Waiting:
         if self._trusted_next:
-            return max(queue.values(), key=lambda one: (one.holder.completed_bytes, one.since))
-        return next(iter(queue.values()))
+            most = max(queue.values(), key=lambda one: one.holder.completed_bytes)
+            if most.holder.completed_bytes:
+                return most
+        # of equals, the first one: the longest waiting
+        return min(queue.values(), key=lambda one: self._granted_at.get(one.holder.address, 0))
 
     def _longest_waiting(self) -> _Waiting | None:
         for queue in (self._small_waiting, self._waiting):

@@ -216,7 +216,6 @@ class Server:
         """Update the time, and whether this node is in contact with the controller."""
         clock, replica = self._node.clock, self._node.replica
         self.now, self.now_ms = clock.monotonic(), clock.wall_ms()
-        self._node.quotas.update(self._node.image)
         if self.now >= replica.contact_ends_at:
             replica.judge_contact(self.now)
         self._in_turn = True

@@ -1,5 +1,8 @@
 """Large requests, handled in slices: between two slices all other connections have a turn.
 
+A slice ends after `SLICE_ROWS`, or after `TASK_SLICE_SECONDS_MAX` where the rows of a client are
+slower than most: names of 4 KiB, or resources with thousands of ACLs.
+
 A handler returns a coroutine for a request of thousands of rows. It delays only later requests of
 the same connection; its response is encoded in slices too. A handler may also be a generator that
 yields the number of rows since the last yield and returns the response. For a small request
@@ -15,6 +18,7 @@ from typing import TypeVar
 
 import trio
 
+from mqd.limits import TASK_SLICE_SECONDS_MAX
 from mqd.log.decompression import Decompression
 from mqd.protocol.slices import WHOLE_SLICE
 from mqd.server.batch_work import BatchWork
@@ -85,19 +89,36 @@ async def others_first() -> None:
         pass
 
 
+class _Slice:
+    """One slice of work, and how much of it is done."""
+
+    __slots__ = ("_ends_at", "_weight")
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        self._weight = 0
+        self._ends_at = trio.current_time() + TASK_SLICE_SECONDS_MAX
+
+    def is_over(self, weight: int) -> bool:
+        """Count more rows. Returns whether others should have a turn."""
+        self._weight += weight
+        return self._weight >= SLICE_ROWS or trio.current_time() >= self._ends_at
+
+
 class Pace:
     """For a loop that awaits: `await pace.row()` lets others go first after each
     `SLICE_ROWS` rows.
     """
 
     def __init__(self) -> None:
-        self._weight = 0
+        self._slice = _Slice()
 
     async def row(self, weight: int = 1) -> None:
-        self._weight += weight
-        if self._weight >= SLICE_ROWS:
-            self._weight = 0
+        if self._slice.is_over(weight):
             await others_first()
+            self._slice.begin()
 
 
 async def listed_in_slices(
@@ -119,22 +140,22 @@ async def listed_in_slices(
 
 async def finished_in_slices(work: Generator[int, None, Result]) -> Result:
     """What a generator returns that yields how many rows it has read or written since."""
-    weight = 0
     lock = await _taken()
     try:
+        one = _Slice()
         while True:
             try:
-                weight += next(work)
+                rows = next(work)
             except StopIteration as end:
                 result: Result = end.value
                 return result
-            if weight >= SLICE_ROWS:
-                weight = 0
+            if one.is_over(rows):
                 lock.release()
                 wait = between_slices.get()
                 if wait is not None:
                     await wait()
                 await lock.acquire()
+                one.begin()
     finally:
         _leave(lock)
 
@@ -147,26 +168,28 @@ def first_slice(work: DecompressingSlices[Result]) -> tuple[Result] | Decompress
     """Run one slice at once. What the work returns, where that was all of it, or the decompression
     that it waits for.
     """
-    weight = 0
+    one = _Slice()
     try:
-        while weight < SLICE_ROWS:
+        while True:
             step = next(work)
             if isinstance(step, Decompression):
                 return step
-            weight += step
+            if one.is_over(step):
+                return None
     except StopIteration as end:
         return (end.value,)
-    return None
 
 
 async def finished_with_decompression(
     work: DecompressingSlices[Result],
     batch_work: BatchWork,
+    client: str,
     is_wanted: Callable[[], bool],
     first: Decompression | None = None,
 ) -> Result:
-    """As `finished_in_slices`, and decompresses in the worker thread. `first`: the decompression
-    that the work waits for. It ends early when it `is_wanted` no more.
+    """As `finished_in_slices`, and decompresses in the worker thread. `client`: its address and
+    port. `first`: the decompression that the work waits for. It ends early when it `is_wanted` no
+    more.
     """
     read = first
     while True:
@@ -176,7 +199,7 @@ async def finished_with_decompression(
             wait = between_slices.get()
             if wait is not None:
                 await wait()
-            async with batch_work.done(read, is_wanted):
+            async with batch_work.done(read, client, is_wanted):
                 # others may hold all places, and wait until this batch is read
                 token = between_slices.set(None)
                 try:

@@ -399,14 +399,16 @@ class FakeBroker(FakeCoordinator):
             request = api.decode_request(version, frame, header.body_position)
             request["version"] = version
             actions = self.actions[header.api_key]
-            told = actions.popleft()(self, request) if actions else None
-            if isinstance(told, Hang | HangUp):
-                if told.after:
+            result = actions.popleft()(self, request) if actions else None
+            if isinstance(result, Hang | HangUp):
+                if result.after:
                     await self._handled(header.api_key, request)
-                if isinstance(told, HangUp):
+                if isinstance(result, HangUp):
                     stream.close()
-                return isinstance(told, Hang)
-            response = told if told is not None else await self._handled(header.api_key, request)
+                return isinstance(result, Hang)
+            response = (
+                result if result is not None else await self._handled(header.api_key, request)
+            )
         if response is None:
             return True
         body = (

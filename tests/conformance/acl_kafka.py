@@ -158,20 +158,20 @@ def free_ports() -> int:
             return port
 
 
-def answers_of(asked: list[Case], port: int) -> Answers:
-    return trio.run(_answers_of, asked, port)
+def answers_of(requested: list[Case], port: int) -> Answers:
+    return trio.run(_answers_of, requested, port)
 
 
-async def _answers_of(asked: list[Case], port: int) -> Answers:
+async def _answers_of(requested: list[Case], port: int) -> Answers:
     found: dict[str, dict[str, str]] = {}
     with SaslConnection(port, "admin") as admin:
-        ids = await prepare(admin, asked)
+        ids = await prepare(admin, requested)
         deadline = time.monotonic() + _TIMEOUT_SECONDS
         while not await prepare_groups(admin):
             assert time.monotonic() < deadline, "the coordinators do not load"
             await trio.sleep(0.1)
-        await until_acls_apply(asked, port)
-        for case in asked:
+        await until_acls_apply(requested, port)
+        for case in requested:
             scenario = case.scenario
             request = substituted(scenario.request, case.user, ids_of(case, ids))
             try:
@@ -182,7 +182,7 @@ async def _answers_of(asked: list[Case], port: int) -> Answers:
                 raise
             found.setdefault(scenario.title, {})[case.title] = shape(case, response)
         versions: dict[tuple[str, int], str] = {}
-        for case, version in denied_in_all_versions(asked):
+        for case, version in denied_in_all_versions(requested):
             if not is_expressible(case, version):
                 continue
             request = substituted(case.scenario.request, case.user, ids_of(case, ids))
@@ -200,9 +200,9 @@ async def _answers_of(asked: list[Case], port: int) -> Answers:
     return found, versions
 
 
-async def until_acls_apply(asked: list[Case], port: int) -> None:
+async def until_acls_apply(requested: list[Case], port: int) -> None:
     """Wait until the broker has the last ACL: it learns of them after the controller."""
-    last = [case for case in asked if case.title.endswith("allow ALL")][-1]
+    last = [case for case in requested if case.title.endswith("allow ALL")][-1]
     for _ in range(600):
         with SaslConnection(port, last.user) as connection:
             request = substituted(last.scenario.request, last.user, {})
@@ -217,11 +217,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rewrite", action="store_true", help="write the files of tests/golden")
     given = parser.parse_args()
-    asked = cases()
+    requested = cases()
     begun = time.monotonic()
-    with kafka([case.user for case in asked], free_ports()) as port:
-        found, versions = answers_of(asked, port)
-    print(f"{len(asked)} cases in {time.monotonic() - begun:.1f} s")
+    with kafka([case.user for case in requested], free_ports()) as port:
+        found, versions = answers_of(requested, port)
+    print(f"{len(requested)} cases in {time.monotonic() - begun:.1f} s")
     texts = {file_of(scenario): as_text(scenario, found[scenario.title]) for scenario in ALL}
     texts[VERSIONS_FILE] = versions_as_text(versions)
     for file, text in texts.items():

@@ -118,7 +118,7 @@ class Member:
     def _on_failed(self, why: str) -> None:
         self.failures.append(why)
 
-    def told(self) -> tuple[Counter[tuple[int, int]], set[tuple[int, int]]]:
+    def counts(self) -> tuple[Counter[tuple[int, int]], set[tuple[int, int]]]:
         """`done` and `maybe`, while more may follow."""
         with self._lock:
             return self.done.copy(), self.maybe.copy()
@@ -218,7 +218,7 @@ class Group:
             settled,
             f"{len(members)} {self.kind} members own {partitions} partitions",
             seconds,
-            told=lambda: [m.owned for m in members],
+            details=lambda: [m.owned for m in members],
         )
 
     def failures(self) -> list[str]:
@@ -228,7 +228,7 @@ class Group:
         return [how for member in self.members for how in member.helped]
 
     def done(self) -> Counter[tuple[int, int]]:
-        return sum((member.told()[0] for member in self.members), Counter[tuple[int, int]]())
+        return sum((member.counts()[0] for member in self.members), Counter[tuple[int, int]]())
 
     def changes(self) -> list[tuple[int, int]]:
         """For each member: how often partitions were added, and how often some were revoked."""
@@ -242,14 +242,14 @@ class Group:
             return (
                 wanted
                 - set(self.done())
-                - set().union(*(member.told()[1] for member in self.members))
+                - set().union(*(member.counts()[1] for member in self.members))
             )
 
         until(
             lambda: not missing(),
             f"{len(wanted)} records are consumed ({self.kind})",
             SETTLE_S,
-            told=lambda: sorted(missing())[:10],
+            details=lambda: sorted(missing())[:10],
         )
         twice = {place: count for place, count in self.done().items() if count > 1}
         assert not twice, (

@@ -92,7 +92,7 @@ def _listener_options(files: Mapping[str, Path], users: list[str]) -> list[str]:
         "listener.name.unsigned.oauthbearer.sasl.oauthbearer.allow.unsigned.tokens=true",
         "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users=User:admin;User:ANONYMOUS",
-        "auto.create.topics.enable=false",
+        "auto.create.topics.enable=true",
         "group.initial.rebalance.delay.ms=0",
         "offsets.topic.num.partitions=1",
         "transaction.state.log.num.partitions=1",

@@ -46,11 +46,11 @@ def mqd(users: list[str], directory: Path) -> Iterator[int]:
 def test_responses_to_users_are_those_of_apache_kafka(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    asked = cases()
-    users = [case.user for case in asked]
+    requested = cases()
+    users = [case.user for case in requested]
     is_kafka = request.config.getoption("--kind") == "kafka"
     with kafka(users, free_ports()) if is_kafka else mqd(users, tmp_path) as port:
-        answers, versions = answers_of(asked, port)
+        answers, versions = answers_of(requested, port)
     texts = {file_of(scenario): as_text(scenario, answers[scenario.title]) for scenario in ALL}
     texts[VERSIONS_FILE] = versions_as_text(versions)
     differences = [

@@ -252,6 +252,6 @@ def test_a_transaction_continues_when_its_coordinator_is_killed(
             == [b"during", b"after"]
         ),
         "what was committed is there",
-        told=lambda: read_confluent(cluster.bootstrap, six, "read_committed", partition),
+        details=lambda: read_confluent(cluster.bootstrap, six, "read_committed", partition),
     )
     assert b"taken back" not in read_confluent(cluster.bootstrap, six, "read_committed", partition)

@@ -72,7 +72,7 @@ def test_the_next_producer_of_an_id_survives_a_killed_coordinator(
         lambda: not coordinators(cluster, transactional_id) & {victim, -1},
         "every node names another coordinator",
         HEAL_S,
-        told=lambda: coordinators(cluster, transactional_id),
+        details=lambda: coordinators(cluster, transactional_id),
     )
     heir = opened(client, transactional_id)
     heir.run(topic, [b"taken back"], committed=False, partition=partition)
@@ -85,5 +85,5 @@ def test_the_next_producer_of_an_id_survives_a_killed_coordinator(
         ),
         "what was committed is there, and nothing else",
         HEAL_S,
-        told=lambda: read_confluent(cluster.bootstrap, topic, "read_committed", partition),
+        details=lambda: read_confluent(cluster.bootstrap, topic, "read_committed", partition),
     )

@@ -130,7 +130,7 @@ def test_a_static_member_that_returns_in_time_causes_no_rebalance(
     second.hold()
     second.leave()
     again = group.join("two")
-    until(lambda: again.owned, "the member is back", SETTLE_S, told=lambda: again.failures)
+    until(lambda: again.owned, "the member is back", SETTLE_S, details=lambda: again.failures)
     assert again.owned == owned
     assert len(first.assignments) == changes and group.owns(PARTITIONS, first, again)
 
@@ -180,7 +180,7 @@ def test_twenty_members_share_a_hundred_partitions(
             even,
             f"{count} members own {MANY // count} partitions each",
             60,
-            told=lambda: [len(rows) for rows in shares()],
+            details=lambda: [len(rows) for rows in shares()],
         )
 
     try:

@@ -109,7 +109,7 @@ def test_an_open_transaction_delays_later_records(
     until(
         lambda: ends(broker, topic) == (5, 5),
         "the transaction has ended",
-        told=lambda: ends(broker, topic),
+        details=lambda: ends(broker, topic),
     )
     assert read_confluent(broker.address, topic, COMMITTED) == [
         b"before",
@@ -152,7 +152,7 @@ def test_a_timed_out_transaction_is_aborted_with_an_error(
     until(
         lambda: ends(broker, topic) == (5, 5),
         "the transaction is aborted",
-        told=lambda: ends(broker, topic),
+        details=lambda: ends(broker, topic),
     )
     assert read_confluent(broker.address, topic, COMMITTED) == [b"behind"]
     with pytest.raises(Refused):

@@ -147,7 +147,7 @@ def test_a_group_from_its_first_member_to_its_end(members: Members) -> None:
         (a, None, b"r")
     ]
     assert members.state() == "CompletingRebalance"
-    told = members.synced(
+    result = members.synced(
         one,
         a,
         1,
@@ -156,7 +156,7 @@ def test_a_group_from_its_first_member_to_its_end(members: Members) -> None:
         protocol_type="consumer",
         protocol_name="range",
     )
-    assert (told.error_code, told.protocol_type, told.protocol_name, told.assignment) == (
+    assert (result.error_code, result.protocol_type, result.protocol_name, result.assignment) == (
         NONE,
         "consumer",
         "range",
@@ -333,14 +333,19 @@ def test_describing_in_every_version(members: Members, version: int) -> None:
         "anything",
         "v1",
     )
-    (told,) = row.members
-    assert (told.member_id, told.client_id, told.member_metadata, told.member_assignment) == (
+    (result,) = row.members
+    assert (
+        result.member_id,
+        result.client_id,
+        result.member_metadata,
+        result.member_assignment,
+    ) == (
         member,
         "wire",
         b"said",
         b"all",
     )
-    assert told.client_host.startswith("/")
+    assert result.client_host.startswith("/")
     if version >= 3:
         assert row.authorized_operations == ALL_GROUP_OPERATIONS
 

@@ -161,15 +161,15 @@ def until(
     what: str,
     timeout_s: float = TIMEOUT_S,
     *,
-    told: Callable[[], Any] = lambda: "",
+    details: Callable[[], Any] = lambda: "",
 ) -> Any:
     """Poll until `condition` returns something true, and return that.
 
-    Fails the test after the deadline, with the result of `told`.
+    Fails the test after the deadline, with the result of `details`.
     """
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"{what}: not within {timeout_s:g} s {told()}"
+        assert time.monotonic() < deadline, f"{what}: not within {timeout_s:g} s {details()}"
         time.sleep(0.02)
     return value
 

@@ -32,7 +32,7 @@ from mqd.controller.scram_credentials import (
     decide_alter_scram_credentials,
 )
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import KIB
+from mqd.limits import ACL_BYTES_PER_REQUEST_MAX, ACL_NAME_BYTES_MAX, KIB
 from mqd.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from mqd.security.scram import derive_keys
 from mqd.security.scram_credentials import ScramMechanism
@@ -179,3 +179,19 @@ def test_the_bound_on_the_metadata_applies(decide: Decide, op: Any) -> None:
     replica: Replica = with_brokers(1)
     assert codes(replica.run(decide, op, room_for(replica, 100))) == [ErrorCode.POLICY_VIOLATION]
     assert codes(replica.run(decide, op, DecisionOptions())) == [ErrorCode.NONE]
+
+
+def test_the_names_in_acls_are_bounded() -> None:
+    replica = with_brokers(1)
+    longest = acl("a" * ACL_NAME_BYTES_MAX)
+    longer = acl("é" * (ACL_NAME_BYTES_MAX // 2) + "a")
+    many = [acl(longest.resource_name[:-6] + f"{n:06}") for n in range(300)]
+    op = create(longest, longer, *many)
+    results = decide_create_acls(replica.image, op, DecisionOptions()).reply
+    found = codes(results)
+    created = ACL_BYTES_PER_REQUEST_MAX // (ACL_NAME_BYTES_MAX + 20)
+    assert found[0] is ErrorCode.NONE
+    assert found[1] is ErrorCode.INVALID_REQUEST
+    assert "4097 bytes" in results[1].error_message
+    assert created - 2 <= found.count(ErrorCode.NONE) <= created
+    assert "split the request" in results[-1].error_message

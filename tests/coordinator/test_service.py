@@ -234,20 +234,20 @@ async def test_uncommitted_state_is_not_returned_even_to_reads(
     async with running(tmp_path) as (runtime, nursery):
         partition = runtime.lead(replicas=(ME, TWO))
         await wait_all_tasks_blocked()
-        heard: list[str] = []
+        received: list[str] = []
 
         async def ask(name: str, *op: Any) -> None:
             await runtime.ask(*op)
-            heard.append(name)
+            received.append(name)
 
         nursery.start_soon(ask, "put", "put", b"k", b"1")
         await wait_all_tasks_blocked()
         nursery.start_soon(ask, "get", "get", b"k")
         await wait_all_tasks_blocked()
-        assert (heard, runtime.performed, partition.log.written_end_offset) == ([], [], 1)
+        assert (received, runtime.performed, partition.log.written_end_offset) == ([], [], 1)
         runtime.replica.follower_fetched(partition, TWO, -1, 1, 0)
         await wait_all_tasks_blocked()
-        assert sorted(heard) == ["get", "put"]
+        assert sorted(received) == ["get", "put"]
         assert runtime.performed == [(0, 0, "put b'k'")]
 
 
@@ -255,19 +255,19 @@ async def test_a_refusal_waits_until_the_state_behind_it_is_committed(tmp_path: 
     async with running(tmp_path) as (runtime, nursery):
         partition = runtime.lead(replicas=(ME, TWO))
         await wait_all_tasks_blocked()
-        heard: list[ErrorCode] = []
+        received: list[ErrorCode] = []
 
         async def ask() -> None:
-            heard.append(await code_of(runtime, "refuse"))
+            received.append(await code_of(runtime, "refuse"))
 
         nursery.start_soon(runtime.ask, "put", b"k", b"1")
         await wait_all_tasks_blocked()
         nursery.start_soon(ask)
         await wait_all_tasks_blocked()
-        assert heard == []
+        assert received == []
         runtime.replica.follower_fetched(partition, TWO, -1, 1, 0)
         await wait_all_tasks_blocked()
-        assert heard == [ErrorCode.INVALID_GROUP_ID]
+        assert received == [ErrorCode.INVALID_GROUP_ID]
         assert await code_of(runtime, "refuse") is ErrorCode.INVALID_GROUP_ID, (
             "at once, when nothing is uncommitted"
         )
@@ -279,17 +279,17 @@ async def test_a_deposed_coordinator_sends_no_refusal_from_uncommitted_state(
     async with running(tmp_path) as (runtime, nursery):
         runtime.lead(replicas=(ME, TWO))
         await wait_all_tasks_blocked()
-        heard: list[ErrorCode] = []
+        received: list[ErrorCode] = []
 
         async def ask(*op: Any) -> None:
-            heard.append(await code_of(runtime, *op))
+            received.append(await code_of(runtime, *op))
 
         for op in (("put", b"k", b"1"), ("refuse",)):
             nursery.start_soon(ask, *op)
             await wait_all_tasks_blocked()
         runtime.lead(leader=TWO, replicas=(ME, TWO), epoch=1)
         await wait_all_tasks_blocked()
-        assert heard == [ErrorCode.NOT_COORDINATOR] * 2
+        assert received == [ErrorCode.NOT_COORDINATOR] * 2
 
 
 async def test_a_late_commit_times_out_and_its_effect_follows_the_commit(

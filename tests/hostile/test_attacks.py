@@ -91,18 +91,18 @@ async def test_a_good_client_waits_no_longer_than_the_bounds(
                         elapsed.append(time.monotonic() - clock - (runnable_without_cpu() - kept))
                         await trio.sleep(EVERY_SECONDS)
                 grown = resident_bytes() - before
-                told = (
+                result = (
                     f"{attack:36} {connections:3} connections: {1000 * max(waits):5.1f} ms, median"
                     f" {1000 * sorted(waits)[REQUESTS // 2]:5.1f} ms, elapsed "
                     f"{1000 * max(elapsed):6.1f} ms, {grown / MIB:+5.0f} MiB"
                 )
-                print(told)
+                print(result)
                 if (
                     max(waits) >= bound
                     or max(elapsed) >= ELAPSED_SECONDS_MAX
                     or grown >= RESIDENT_BYTES_MAX
                 ):
-                    failures.append(told)
+                    failures.append(result)
         async with connected(running) as another:
             assert (await produce(another, TOPIC, records)).error_code == 0
     assert not failures

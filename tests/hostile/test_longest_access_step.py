@@ -16,6 +16,7 @@ import trio
 
 from mqd.limits import (
     ACL_FILTERS_MAX,
+    ACL_NAME_BYTES_MAX,
     ACLS_CREATED_MAX,
     ACLS_DELETED_MAX,
     QUOTA_CHANGES_MAX,
@@ -25,9 +26,12 @@ from mqd.limits import (
 from mqd.protocol.apis import by_name
 from mqd.protocol.request_header import RequestHeader
 from mqd.security.acls import Acl, Operation, PatternType, Permission, ResourceType
+from mqd.security.audit import Audit
 from mqd.security.authorizer import Authorizer
 from mqd.security.scram_credentials import ScramCredential, ScramMechanism
-from mqd.server.context import PEER, Context
+from mqd.server.authorization import split
+from mqd.server.context import CLIENT, PEER, Context
+from mqd.server.slices import finished_in_slices
 from tests.hostile.steps import Steps
 from tests.server.handlers.node import FakeNode, running_node
 
@@ -130,6 +134,41 @@ async def test_a_filter_that_matches_the_maximum() -> None:
             node.image.insert_acl(UUID(int=number), acl(f"t{number}"))
         await measure(node, "delete_acls", lambda n: {"filters": [matching(None)]})
         assert not node.image.acls
+
+
+async def test_decisions_about_long_names() -> None:
+    """A prefix of each length matches each group of the request."""
+    steps = Steps()
+    trio.lowlevel.add_instrument(steps)
+    async with running_node() as node:
+        node.authorizer = Authorizer()
+        for number in range(ACL_NAME_BYTES_MAX - 20):
+            prefix = acl("g" * (number + 1))._replace(
+                resource_type=ResourceType.GROUP, pattern_type=PatternType.PREFIXED
+            )
+            node.authorizer.add(UUID(int=number), prefix)
+        node.audit = Audit()
+        header = RequestHeader(15, 5, 7, "test", 0)
+        as_node: Any = node
+        context = Context(node=as_node, header=header, listener=CLIENT, peer="test:1", now=0.0)
+        names = ["g" * (ACL_NAME_BYTES_MAX - 16) + str(number) for number in range(100)]
+        tried = []
+        for _ in range(TRIES):
+            steps.begin()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_split, context, names)
+            tried.append(steps.longest)
+            if steps.longest < SECONDS_MAX:
+                break
+    trio.lowlevel.remove_instrument(steps)
+    print(f"decisions about long names: {1000 * min(tried):.1f} ms")
+    assert min(tried) < SECONDS_MAX
+
+
+async def _split(context: Context, names: list[str]) -> None:
+    work = split(context, Operation.DESCRIBE, ResourceType.GROUP, names, lambda name: name)
+    allowed, denied = await finished_in_slices(work)
+    assert not allowed and denied == names
 
 
 async def measure(node: FakeNode, api_name: str, request: Callable[[int], dict[str, Any]]) -> None:

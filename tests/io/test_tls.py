@@ -4,6 +4,8 @@ both report when it fails.
 
 from __future__ import annotations
 
+import _ssl
+import ctypes
 import random
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -18,10 +20,11 @@ from trio.testing import MockClock
 from mqd.config import ConfigError
 from mqd.io.disk import OsDisk
 from mqd.io.net import READABLE, WRITABLE, EpollPoller, OsNetwork
-from mqd.io.tls import TlsAcceptor, TlsListener, TlsSocket
+from mqd.io.tls import _UNSENT_BYTES_MAX, TlsAcceptor, TlsListener, TlsSocket
 from mqd.io.tls_contexts import client_context, server_context
 from mqd.io.tls_errors import TlsFailed
 from mqd.io.tls_stream import TlsNetwork, TlsStream
+from mqd.limits import TLS_SEND_BYTES
 from mqd.security.principal import Principal
 from mqd.security.principal_mapping import PrincipalMapping
 from mqd.security.tls_settings import (
@@ -232,6 +235,70 @@ async def test_tiny_records_are_received_a_few_at_a_time() -> None:
         assert side.sock.send(b"ok") == 2
 
 
+def key_updates(stream: TlsStream, count: int, *, requested: bool) -> bytes:
+    """So many KeyUpdate messages (RFC 8446, 4.6.3), encrypted. Python has no function for them."""
+    openssl = ctypes.CDLL(_ssl.__file__)
+    # PyObject_HEAD, the Python socket, and SSL*
+    position = object.__basicsize__ + ctypes.sizeof(ctypes.c_void_p)
+    pointer = ctypes.c_void_p.from_address(id(stream._tls._sslobj) + position)  # type: ignore[attr-defined]
+    for _ in range(count):
+        assert openssl.SSL_key_update(pointer, int(requested)) == 1
+        assert openssl.SSL_do_handshake(pointer) == 1
+    return stream._outgoing.read()
+
+
+@pytest.mark.parametrize("requested", [True, False])
+async def test_key_updates_are_handled_a_few_at_a_time(requested: bool) -> None:
+    """One call must not handle all that arrive: each costs as much as a record (I41)."""
+    async with accepted() as (port, accept), trio.open_nursery() as nursery:
+
+        async def client() -> None:
+            stream = await connect(port)
+            flood = key_updates(stream, 2000, requested=requested)
+            await stream._inner.send_all(flood)
+            await stream.send_all(b"end")
+            arrived = memoryview(bytearray(2))
+            try:
+                assert await stream.receive_into(arrived) == 2
+            finally:
+                stream.close()
+
+        nursery.start_soon(client)
+        side: Side = await accept()  # type: ignore[misc]
+        calls = 0
+        view = memoryview(bytearray(32 * 1024))
+        received = 0
+        while not received:
+            calls += 1
+            try:
+                received = side.sock.receive_into(view)
+            except BlockingIOError:
+                if not side.sock.is_holding:
+                    await side.ready(READABLE)
+        assert bytes(view[:received]) == b"end"
+        assert calls >= 2000 // 66
+        assert side.sock.send(b"ok") == 2
+
+
+async def test_a_client_that_reads_no_responses_to_key_updates_is_closed() -> None:
+    async with accepted() as (port, accept), trio.open_nursery() as nursery:
+        opened: list[TlsStream] = []
+
+        async def client() -> None:
+            stream = await connect(port)
+            opened.append(stream)
+            await stream.send_all(b"first")
+            await stream._inner.send_all(key_updates(stream, 100, requested=True))
+
+        nursery.start_soon(client)
+        side: Side = await accept()  # type: ignore[misc]
+        assert await side.receive(5) == b"first"
+        side.sock._unsent = bytes(_UNSENT_BYTES_MAX + TLS_SEND_BYTES)
+        with pytest.raises(TlsFailed, match="reads no responses"):
+            await side.receive(1)
+        opened[0].close()
+
+
 async def test_the_certificate_of_a_client_gives_its_principal() -> None:
     mapping = PrincipalMapping("RULE:^CN=(.*?),.*$/$1/,DEFAULT")
     for mode, client, expected in (
@@ -420,12 +487,17 @@ def test_stores_are_read_from_files_and_texts(tmp_path: Path) -> None:
         },
     ):
         server_context(server_settings(settings, where=""), where="")
+    (tmp_path / "text").write_text("no certificate")
     (tmp_path / "store.jks").write_bytes(bytes.fromhex("feedfeed00000002"))
     for settings, words in (
         (values(keystore_location=p12, keystore_password="wrong"), "its password is wrong"),
         (values(keystore_location=str(tmp_path / "store.jks")), "keytool -importkeystore"),
         (values(keystore_location=str(tmp_path / "none")), r"cannot be read \(No such file"),
-        (values(keystore_location=str(files["ca"])), "not a private key and its certificate"),
+        (
+            values(keystore_location=str(files["ca"])),
+            r"ca\.pem' has no private key; use the file of a node, such as node-1\.pem",
+        ),
+        (values(keystore_location=str(tmp_path / "text")), "replace the file; `mqctl cert init`"),
         (
             {
                 **values(keystore_type="PEM", keystore_key=encrypted),

@@ -59,11 +59,11 @@ def vouched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     ask = previous_broker_epoch
 
-    def asked(*args: Any, **options: Any) -> int:
+    def previous_epoch(*args: Any, **options: Any) -> int:
         found.append(ask(*args, **options))
         return found[-1]
 
-    monkeypatch.setattr(data_directory, "previous_broker_epoch", asked)
+    monkeypatch.setattr(data_directory, "previous_broker_epoch", previous_epoch)
     return found
 
 

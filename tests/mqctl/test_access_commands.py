@@ -17,8 +17,12 @@ Mqctl = Callable[..., Ran]
 def test_users(
     mqctl: Mqctl, served: Loopback, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    asked = mqctl("user", "create", "alice")
-    assert asked.code == 2 and "--password-file" in asked.err and "MQCTL_USER_PASSWORD" in asked.err
+    requested = mqctl("user", "create", "alice")
+    assert (
+        requested.code == 2
+        and "--password-file" in requested.err
+        and "MQCTL_USER_PASSWORD" in requested.err
+    )
     monkeypatch.setenv("MQCTL_USER_PASSWORD", "sesame")
     both = ("--mechanism", "SCRAM-SHA-256", "--mechanism", "scram-sha-512")
     made = mqctl("user", "create", "alice", *both, "--iterations", "8192")
@@ -47,7 +51,7 @@ def test_users(
     gone = mqctl("user", "delete", "alice", "bob", "--yes")
     assert gone.code == 3 and "User 'bob' does not exist." in gone.err
     assert "no users" in mqctl("user", "list").err
-    every = asked, made, again, changed, missing, one, gone
+    every = requested, made, again, changed, missing, one, gone
     assert not any("sesame" in ran.out + ran.err or "open" in ran.out for ran in every)
 
 
@@ -90,8 +94,8 @@ def test_acls(mqctl: Mqctl, served: Loopback) -> None:
     ]
     assert len(mqctl("acl", "list", "--principal", "User:alice", "-o", "json").data) == 2
     assert mqctl("acl", "delete").code == 2, "not all of them by mistake"
-    asked = mqctl("acl", "delete", "--topic", "orders")
-    assert asked.code == 2 and "allow User:alice read topic 'orders' from *" in asked.err
+    requested = mqctl("acl", "delete", "--topic", "orders")
+    assert requested.code == 2 and "allow User:alice read topic 'orders' from *" in requested.err
     assert mqctl("acl", "delete", "--topic", "orders", "--yes").code == 0
     assert len(mqctl("acl", "list", "-o", "json").data) == 2
     assert "no ACL matches" in mqctl("acl", "delete", "--topic", "orders", "--yes").err
@@ -179,8 +183,8 @@ def test_quotas(mqctl: Mqctl, served: Loopback) -> None:
     assert wrong.err == (
         "error: producer_byte_rate of user 'bob' is -5\n  it must be a number greater than 0\n"
     )
-    asked = mqctl("quota", "delete", "--user", "alice")
-    assert asked.code == 2 and "producer_byte_rate, request_percentage" in asked.err
+    requested = mqctl("quota", "delete", "--user", "alice")
+    assert requested.code == 2 and "producer_byte_rate, request_percentage" in requested.err
     gone = mqctl(
         "quota", "delete", "--user", "alice", "request_percentage", "nope", "--yes", "-o", "json"
     )

@@ -32,12 +32,12 @@ def test_the_newest_metadata_version_is_finalized_after_a_confirmation(
         checked.code == 0
         and "dry run, the cluster would finalize: mqd.metadata.version=2" in checked.err
     )
-    asked = mqctl("feature", "upgrade")
+    requested = mqctl("feature", "upgrade")
     assert (
-        asked.code == 2
-        and "1 -> 2" in asked.err
-        and "no node can be downgraded" in asked.err
-        and "--yes" in asked.err
+        requested.code == 2
+        and "1 -> 2" in requested.err
+        and "no node can be downgraded" in requested.err
+        and "--yes" in requested.err
     )
     assert served.cluster.features[NAME][0] == 1
     done = mqctl("feature", "upgrade", "--yes")

@@ -465,7 +465,7 @@ def test_lists_contain_the_responses_of_live_nodes(
         port = frozen.getsockname()[1] if how == "silent" else free_ports(1)[0]
         filled.inside(lambda: filled.cluster.addresses.update({2: ("127.0.0.1", port)}))
 
-        def told(*arguments: str) -> Ran:
+        def result_of(*arguments: str) -> Ran:
             began = time.monotonic()
             ran = mqctl(*arguments, "-o", "json", "--timeout", "60")
             assert ran.code == 3 and f"127.0.0.1:{port}" in ran.err and "broker 2" in ran.err, (
@@ -476,18 +476,18 @@ def test_lists_contain_the_responses_of_live_nodes(
             assert "--bootstrap" not in ran.err and "`mqctl cluster health`" in ran.err
             return ran
 
-        assert [row["group"] for row in told("group", "list").data] == ["g"]
-        assert "no group" not in told("group", "list", "--state", "Dead").err, (
+        assert [row["group"] for row in result_of("group", "list").data] == ["g"]
+        assert "no group" not in result_of("group", "list", "--state", "Dead").err, (
             "the state is unknown"
         )
-        assert [row["group"] for row in told("group", "lag", "--all").data] == ["g", "g"]
-        assert "no group" not in told("group", "lag", "--all", "-t", "none").err
-        assert [row["group"] for row in told("group", "describe", "g*").data] == ["g"]
-        assert told("group", "describe", "none*").data == []
-        assert "no transactional ids" not in told("txn", "list").err
+        assert [row["group"] for row in result_of("group", "lag", "--all").data] == ["g", "g"]
+        assert "no group" not in result_of("group", "lag", "--all", "-t", "none").err
+        assert [row["group"] for row in result_of("group", "describe", "g*").data] == ["g"]
+        assert result_of("group", "describe", "none*").data == []
+        assert "no transactional ids" not in result_of("txn", "list").err
         ran = mqctl("group", "delete", "g*")
         assert ran.code == 2 and "It skips the groups of unreachable brokers: broker 2" in ran.err
-        assert told("group", "delete", "g*", "-y").data == [{"group": "g", "deleted": True}]
+        assert result_of("group", "delete", "g*", "-y").data == [{"group": "g", "deleted": True}]
 
 
 def test_seek_plans_the_partitions_that_have_leaders(

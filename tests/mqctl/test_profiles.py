@@ -136,17 +136,17 @@ def test_a_profile_works_in_every_directory(
 def test_only_a_new_password_is_asked_for_twice(
     mqctl: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
+    requested = []
 
     def prompt(text: str, **options: object) -> str:
-        asked.append((text, options["confirmation_prompt"]))
+        requested.append((text, options["confirmation_prompt"]))
         return "sesame"
 
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("click.prompt", prompt)
     assert mqctl("profile", "create", "p", "--user", "al").code == 0
     assert mqctl("user", "create", "al").code == 0
-    assert asked == [("Password of user 'al'", False), ("Password of user 'al'", True)]
+    assert requested == [("Password of user 'al'", False), ("Password of user 'al'", True)]
 
 
 def test_files_with_passwords_that_other_users_can_read(

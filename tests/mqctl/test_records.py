@@ -61,8 +61,8 @@ def test_unescape() -> None:
 def test_an_envelope_round_trips(
     key: bytes, value: bytes | None, headers: list[tuple[str, bytes | None]]
 ) -> None:
-    told = from_envelope(json.dumps(to_envelope("t", 3, Record(9, 5, key, value, headers))))
-    assert told == Envelope(key, value, tuple(headers), 5, 3)
+    result = from_envelope(json.dumps(to_envelope("t", 3, Record(9, 5, key, value, headers))))
+    assert result == Envelope(key, value, tuple(headers), 5, 3)
 
 
 def test_envelope_fields_are_optional() -> None:

@@ -170,6 +170,25 @@ def test_an_expired_certificate_is_an_error_and_a_shared_file_one_warning(
     ]
 
 
+def test_a_file_that_cannot_be_read_is_named_with_key_and_line(tmp_path: Path) -> None:
+    file = tmp_path / "x.p"
+    nope = tmp_path / "nope.pem"
+    file.write_text(
+        f"peer.ssl=required\nssl.keystore.type=PEM\nlistener.name.peer.ssl.keystore.location={nope}"
+        f"\nssl.truststore.location={nope}\n"
+    )
+    file.chmod(0o600)
+    config = NodeConfig.load(file)
+    with pytest.raises(StartError) as refused:
+        PeerTls(config, peers())
+    assert str(refused.value).startswith(
+        f"connections between nodes: ssl.keystore.location ({file}, line 3): '{nope}' cannot be "
+        "read (No such file or directory)"
+    )
+    assert config.named("ssl.truststore.location") == f"ssl.truststore.location ({file}, line 4)"
+    assert config.named("ssl.client.auth") == "ssl.client.auth"
+
+
 async def test_a_node_that_stops_is_no_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -40,8 +40,8 @@ def test_subscriptions_as_kafka_writes_them() -> None:
 
 @pytest.mark.parametrize("version", range(4))
 def test_older_versions_lack_fields(version: int) -> None:
-    told = Subscription(("a",), (A0,), 7, "r1", None)
-    read = decode_subscription(encode_subscription(told, version))
+    result = Subscription(("a",), (A0,), 7, "r1", None)
+    read = decode_subscription(encode_subscription(result, version))
     assert read == Subscription(
         ("a",),
         (A0,) if version >= 1 else (),

@@ -200,14 +200,14 @@ def test_impossible_meta_properties(data: bytes, says: str) -> None:
 
 
 def test_a_batch_length_is_checked_before_anything_is_read() -> None:
-    asked = []
+    requested = []
 
     def read_at(position: int, size: int) -> bytes:
-        asked.append(size)
+        requested.append(size)
         return (b"\0" * 8 + b"\x7f\xff\xff\xff" + b"\0\0\0\0\2" + b"\0" * 100)[
             position : position + size
         ]
 
     with pytest.raises(BadBatch):
         list(files.scan_batches(read_at, 0, 2**31 - 1))
-    assert max(asked) <= 1 << 20
+    assert max(requested) <= 1 << 20

@@ -26,7 +26,7 @@ from tests.protocol.test_hot_codecs import (
     verdict,
 )
 
-asked = st.tuples(int32, int32, int64, int32, int64, int32)
+requested = st.tuples(int32, int32, int64, int32, int64, int32)
 NAMES = (
     "partition",
     "current_leader_epoch",
@@ -42,7 +42,7 @@ NAMES = (
     numbers=st.tuples(
         st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1), int32, int32, int32, int32, int32
     ),
-    topics=lists(st.tuples(uuids, lists(asked))),
+    topics=lists(st.tuples(uuids, lists(requested))),
     forgotten=lists(st.tuples(uuids, lists(int32))),
 )
 def test_requests_are_written_alike(

@@ -136,9 +136,9 @@ class Group:
         for i in [who, *voters]:
             self.connect(i, *[other for other in self.ids if other != i])
         self.force_election(who)
-        asked = next(message for message in self.take(who) if self.is_vote_request(message))
+        requested = next(message for message in self.take(who) if self.is_vote_request(message))
         for voter in voters:
-            self.deliver(who, voter, asked)
+            self.deliver(who, voter, requested)
             for to, message in self._empty(voter):
                 if to == who:
                     self.deliver(voter, who, message)

@@ -118,7 +118,7 @@ class Life:
         self.met: dict[int, Life] = {}
         """For each other node: the incarnation that last completed a handshake here."""
         self.term_led = 0
-        self.heard: dict[int, float] = {}
+        self.received_at: dict[int, float] = {}
         """For each voter: when this node last received a message from it, or became leader."""
         self.checked: Entry | None = None
 
@@ -433,7 +433,7 @@ class World:
             self.at(0.001, lambda: self.deliver(a, b, connection))
             return
         message = decode_message(self.links[a, b].popleft())
-        life.heard[a] = self.now
+        life.received_at[a] = self.now
         life.node.receive(self.now, a, message)
         self.turn(life)
 
@@ -571,7 +571,7 @@ class World:
         node, journal = life.node, life.journal
         if node.role is Role.LEADER and node.term != life.term_led:
             life.term_led = node.term
-            life.heard = dict.fromkeys(self.ids, self.now)
+            life.received_at = dict.fromkeys(self.ids, self.now)
             self.elections += 1
             if self.leaders.setdefault(node.term, life.node_id) != life.node_id:
                 raise Violation(
@@ -588,12 +588,13 @@ class World:
         if node.role is not Role.FOLLOWER and life.node_id not in node.voters:
             raise Violation(f"observer {life.node_id} is {node.role}")
         if node.role is Role.LEADER:
-            heard = [self.now, *(life.heard[i] for i in node.voters if i != life.node_id)]
-            silent = self.now - sorted(heard, reverse=True)[len(node.voters) // 2]
+            received_at = [
+                self.now,
+                *(life.received_at[i] for i in node.voters if i != life.node_id),
+            ]
+            silent = self.now - sorted(received_at, reverse=True)[len(node.voters) // 2]
             if silent > Timing().election_timeout_max:
-                raise Violation(
-                    f"node {life.node_id} leads and has heard no majority for {silent:.2f} s"
-                )
+                raise Violation(f"node {life.node_id} leads without a majority for {silent:.2f} s")
         previous_term = journal.entries[0].term
         for entry in journal.entries[1:] if fresh else ():
             known = self.entries.setdefault(

@@ -96,15 +96,15 @@ def test_a_node_that_follows_again_discards_old_pre_votes() -> None:
 def test_a_leader_without_a_majority_steps_down_after_one_election_timeout() -> None:
     ours = led()
     node = ours.nodes[1]
-    heard = node.majority_replied_at(ours.now)
-    assert ours.now - heard < 0.5 and node.ready
+    received = node.majority_replied_at(ours.now)
+    assert ours.now - received < 0.5 and node.ready
     began = ours.now
     while ours.leads(1):
         ours.advance(0.05)
         ours.tick(1)
         ours.take(1)
     assert (
-        ours.now - heard == pytest.approx(TIMING.election_timeout_max, abs=0.11)
+        ours.now - received == pytest.approx(TIMING.election_timeout_max, abs=0.11)
         and ours.now > began
     )
     assert (
@@ -161,8 +161,8 @@ def test_a_vote_after_the_longest_election_timeout_does_not_count() -> None:
         ours = led()
         ours.advance(2.0)
         ours.force_election(2)
-        asked = next(message for message in ours.take(2) if ours.is_vote_request(message))
-        ours.deliver(2, 3, asked)
+        requested = next(message for message in ours.take(2) if ours.is_vote_request(message))
+        ours.deliver(2, 3, requested)
         (granted,) = ours.take(3, 2)
         ours.advance(seconds)
         ours.deliver(3, 2, granted)

@@ -168,14 +168,14 @@ def test_a_vote_is_on_disk_before_it_leaves() -> None:
     ours = Ours(3)
     ours.connect(1, 2, 3)
     ours.force_election(1)
-    asked = decode_message(ours.take(1, 2)[0])
-    ours.nodes[2].receive(ours.now, 1, asked)
+    requested = decode_message(ours.take(1, 2)[0])
+    ours.nodes[2].receive(ours.now, 1, requested)
     with pytest.raises(AssertionError):
         ours.nodes[2].flushed()  # no message leaves before the flush
     ours.disks[2].crash()
     ours.start(2)
     assert ours.journals[2].vote is None  # the vote never left, so it may vote again
-    ours.deliver(1, 2, asked)
+    ours.deliver(1, 2, requested)
     ours.disks[2].crash()
     ours.start(2)
     journal = ours.journals[2]

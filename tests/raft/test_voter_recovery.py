@@ -140,8 +140,8 @@ def test_a_wiped_voter_has_no_second_vote_in_a_term() -> None:
     ours = formed_three()
     ours.connect(2, 1, 3)
     ours.force_election(1)
-    (asked,) = [message for message in ours.take(1, 2) if ours.is_vote_request(message)]
-    ours.deliver(1, 2, asked)  # 2 votes for 1 in term 1; its response is under way
+    (requested,) = [message for message in ours.take(1, 2) if ours.is_vote_request(message)]
+    ours.deliver(1, 2, requested)  # 2 votes for 1 in term 1; its response is under way
     assert sent_messages(ours, 2, 1) == [Vote(1)]
     wipe(ours, 2)
     ours.exchange([2, 1, 3], 2)  # all logs but 1's are empty; there is no leader
@@ -176,9 +176,9 @@ def test_the_old_and_new_votes_of_a_wiped_voter_elect_one_leader() -> None:
         assert rounds < 100
     assert ours.term(2) == 1 and ours.leads(4)
     ours.force_election(5)
-    asked = next(message for message in ours.take(5) if ours.is_vote_request(message))
+    requested = next(message for message in ours.take(5) if ours.is_vote_request(message))
     for voter in (2, 4):
-        ours.deliver(5, voter, asked)
+        ours.deliver(5, voter, requested)
         for message in ours.take(voter, 5):
             ours.deliver(voter, 5, message)
     assert ours.leads(5) and ours.term(5) == 2

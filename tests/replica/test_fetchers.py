@@ -287,10 +287,10 @@ async def test_a_broken_connection_is_replaced_at_once_and_a_refused_one_later(
         assert tries[0] < 0.01 and tries[2] < 0.2
         pauses = [later - earlier for earlier, later in zip(tries[-6:], tries[-5:])]
         assert all(0.4 <= pause <= 1.6 for pause in pauses) and len(tries) < 90
-        asked = len(leader.requests)
+        count_before = len(leader.requests)
         leader.refuses = False
-        await until(lambda: len(leader.requests) > asked)
-        assert len(leader.connections) == 2 and leader.requests[asked][1].session_epoch == 0
+        await until(lambda: len(leader.requests) > count_before)
+        assert len(leader.connections) == 2 and leader.requests[count_before][1].session_epoch == 0
 
 
 async def test_an_unresponsive_leader_is_disconnected(

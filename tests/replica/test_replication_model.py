@@ -141,11 +141,11 @@ class Replication:
     def alter_partition(self, node: NodeId) -> None:
         """A proposal reaches the controller or is lost, and so is its response."""
         replica = self.replicas[node]
-        heard, answered = self.random.random() < 0.7, self.random.random() < 0.6
+        received, answered = self.random.random() < 0.7, self.random.random() < 0.6
         change = replica.partition.in_sync.proposal
         if change is None:
             return
-        outcome = self.decide(change) if heard else None
+        outcome = self.decide(change) if received else None
         self.late = change if self.random.random() < 0.5 else self.late
         replica.partition.in_sync.on_outcome(change, outcome if answered else None)
         replica.partition.isr_decided(self.now)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 from uuid import UUID
 
 import pytest
 from hypothesis import given, strategies as st
 
 from mqd.limits import AUTHORIZER_DECISIONS_MAX, AUTHORIZER_NAME_CHARS_CACHED_MAX
+from mqd.protocol.slices import all_slices
 from mqd.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from mqd.security.authorizer import Authorizer, parse_super_users, resource_text
 from mqd.security.principal import Principal
@@ -161,7 +163,9 @@ def test_decisions_are_those_of_the_model(
             for _ in range(2):
                 found = made.authorize(principal, host, operation, resource_type, name)
                 assert found == expected, (acls, principal, host, operation, name)
-            of_type = made.permissions(principal, host).any_of_type(operation, resource_type)
+            of_type = all_slices(
+                made.permissions(principal, host).any_of_type(operation, resource_type)
+            )
             assert of_type == (
                 model_of_type(acls, str(principal), host, operation, resource_type)
                 or model(
@@ -179,7 +183,7 @@ def test_decisions_are_those_of_the_model(
     made.replace_all({})
     assert len(other) == len(present)
     assert (len(made), made._exact, made._prefixed, made._of_principal) == (0, {}, {}, {})
-    assert not any(made._prefix_lengths.values())
+    assert not any(list(one.at_most(1000)) for one in made._prefix_lengths.values())
 
 
 # -- edges -----------------------------------------------------------------------------------------
@@ -226,7 +230,7 @@ def test_super_users_and_resources_without_acls() -> None:
     made = authorizer(acl(permission=DENY, principal="User:*"), super_users=["User:alice"])
     assert made.authorize(ALICE, HOST, READ, TOPIC, "orders")
     assert not made.authorize(BOB, HOST, READ, TOPIC, "orders")
-    assert made.permissions(ALICE, HOST).any_of_type(WRITE, TOPIC)
+    assert all_slices(made.permissions(ALICE, HOST).any_of_type(WRITE, TOPIC))
     opened = authorizer(acl(principal="User:bob"), allow=True)
     assert opened.authorize(ALICE, HOST, READ, TOPIC, "other")
     assert not opened.authorize(ALICE, HOST, READ, TOPIC, "orders")
@@ -257,7 +261,34 @@ def test_a_decision_does_not_walk_over_other_acls() -> None:
     )
     assert len(list(made._matching(TOPIC, "t17"))) == 1
     assert len(list(made._matching(TOPIC, "p17-x"))) == 2  # p1 and p17
-    assert made._prefix_lengths[TOPIC] == {5: 4000, 4: 900, 3: 90, 2: 10}
+    lengths = made._prefix_lengths[TOPIC]
+    assert list(lengths.at_most(1000)) == [5, 4, 3, 2]
+    assert list(lengths.at_most(3)) == [3, 2]
+
+
+def test_a_decision_does_not_walk_over_acls_of_other_hosts() -> None:
+    """Of ten thousand ACLs of a principal, a question looks at those of its host."""
+    made = authorizer(
+        *(acl(name="*", host=f"h{n}") for n in range(10_000)), acl(WRITE, "*", host=HOST)
+    )
+    assert len(made.relevant("User:alice", HOST, TOPIC, "orders").acls) == 1
+    assert made.authorize(ALICE, HOST, WRITE, TOPIC, "orders")
+    assert not made.authorize(ALICE, HOST, READ, TOPIC, "orders")
+
+
+def test_all_operations_of_a_resource_need_one_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = authorizer(acl(READ, "g", PREFIXED, resource_type=GROUP))
+    searched: list[str] = []
+    matching = made._matching
+
+    def noted(resource_type: ResourceType, name: str) -> Iterator[Any]:
+        searched.append(name)
+        return matching(resource_type, name)
+
+    monkeypatch.setattr(made, "_matching", noted)
+    name = "g" * (AUTHORIZER_NAME_CHARS_CACHED_MAX + 1)
+    assert made.permissions(ALICE, HOST).operations(GROUP, name) == 1 << READ | 1 << DESCRIBE
+    assert searched == [name]
 
 
 def test_super_users_as_text() -> None:

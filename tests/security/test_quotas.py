@@ -9,11 +9,13 @@ import pytest
 from mqd.security import quotas
 from mqd.security.principal import Principal
 from mqd.security.quotas import (
+    CONNECTION_CREATION_RATE,
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
     PRODUCER_BYTE_RATE,
     QUOTA_STATES_MAX,
     REQUEST_PERCENTAGE,
+    THROTTLE_MS_MAX,
     ClientQuotas,
     QuotaEntity,
     QuotaTable,
@@ -158,3 +160,46 @@ def test_the_number_of_quota_states_is_bounded() -> None:
         node.record(PRODUCER_BYTE_RATE, ALICE, f"app-{number}", 1, 0)
         node.mutate(ALICE, f"app-{number}", 1, 0, strict=True)
     assert len(node) == 2 * QUOTA_STATES_MAX
+
+
+@pytest.mark.parametrize("limit", [5e-324, 1e-300, 1e-7])
+def test_the_time_for_a_tiny_quota_is_bounded(limit: float) -> None:
+    counted = ClientQuotas(WINDOW, WINDOW)
+    keys = (PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE, CONTROLLER_MUTATION_RATE)
+    counted.table = QuotaTable({entity("alice"): dict.fromkeys(keys, limit)})
+    assert counted.record(PRODUCER_BYTE_RATE, ALICE, "app", 1e6, 0.0) == THROTTLE_MS_MAX
+    assert counted.record(REQUEST_PERCENTAGE, ALICE, "app", 1e6, 0.0) == 1000
+    counted.mutate(ALICE, "app", 10_000, 0.0, strict=False)
+    assert counted.mutate(ALICE, "app", 1, 0.0, strict=True) == (False, THROTTLE_MS_MAX)
+
+
+@pytest.mark.parametrize("limit", [float("inf"), 1e308])
+def test_an_infinite_quota_throttles_nobody(limit: float) -> None:
+    counted = ClientQuotas(WINDOW, WINDOW)
+    keys = (REQUEST_PERCENTAGE, CONTROLLER_MUTATION_RATE)
+    counted.table = QuotaTable({entity("alice"): dict.fromkeys(keys, limit)})
+    for now in (0.0, 0.0, 1000.0):
+        assert counted.record(REQUEST_PERCENTAGE, ALICE, "app", 1e6, now) == 0
+        assert counted.mutate(ALICE, "app", 10_000, now, strict=True) == (True, 0)
+
+
+def test_a_change_costs_nothing_for_other_quotas(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = QuotaTable(
+        {(("ip", f"10.0.0.{n}"),): {CONNECTION_CREATION_RATE: 1.0} for n in range(9)}
+    )
+    spelled: list[str] = []
+
+    def canonical_host(host: str) -> str:
+        spelled.append(host)
+        return host
+
+    monkeypatch.setattr(quotas, "canonical_host", canonical_host)
+    table.change((("ip", "10.0.0.3"),), {CONNECTION_CREATION_RATE: 2.0})
+    assert set(spelled) == {"10.0.0.3"}
+    assert table.limit_of_address("10.0.0.3") == 2.0
+    table.change((("ip", "10.0.0.3"),), None)
+    assert table.limit_of_address("10.0.0.3") is None
+    assert table.keys == {CONNECTION_CREATION_RATE}
+    for n in range(9):
+        table.change((("ip", f"10.0.0.{n}"),), None)
+    assert table.keys == frozenset()

@@ -1095,10 +1095,10 @@ def _is_one_of(row: Mapping[str, Any], only: tuple[str, ...]) -> bool:
 CLOSED: Final = "the connection is closed"
 
 
-def denied_in_all_versions(asked: list[Case]) -> list[tuple[Case, int]]:
+def denied_in_all_versions(requested: list[Case]) -> list[tuple[Case, int]]:
     """The first case of each scenario, which lacks an ACL, in each version that mqd has."""
     first: dict[str, Case] = {}
-    for case in asked:
+    for case in requested:
         if not case.scenario.few:
             first.setdefault(case.scenario.title, case)
     found = []

@@ -360,6 +360,7 @@ class Rig:
         self.image.index = self.changes
         self.publisher.active = True
         self.publisher(delta, self.image)
+        self.node.quotas.changed(delta, self.image)
 
     def register(self, *node_ids: NodeId) -> None:
         for node_id in node_ids:

@@ -71,23 +71,23 @@ class Asker:
         return response
 
 
-async def answers_of(asked: list[Case]) -> Answers:
+async def answers_of(requested: list[Case]) -> Answers:
     found: dict[str, dict[str, str]] = {}
     async with Cluster(nodes=1, options=OPTIONS) as cluster:
         ask = Asker(cluster, await cluster.connect(1))
-        ids = await prepare(ask, asked)
+        ids = await prepare(ask, requested)
         for _ in range(100):
             if await prepare_groups(ask):
                 break
             await trio.sleep(0.1)
-        for case in asked:
+        for case in requested:
             scenario = case.scenario
             ask.become(Principal("User", case.user))
             request = substituted(scenario.request, case.user, ids_of(case, ids))
             response = await ask(scenario.api, scenario.version, request)
             found.setdefault(scenario.title, {})[case.title] = shape(case, response)
         versions: dict[tuple[str, int], str] = {}
-        for case, version in denied_in_all_versions(asked):
+        for case, version in denied_in_all_versions(requested):
             if not is_expressible(case, version):
                 continue
             ask.become(Principal("User", case.user))

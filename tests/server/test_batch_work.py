@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import pytest
 import trio
+from trio.testing import MockClock
 
 from mqd.io.disk import ArgumentsT, OsDisk, ResultT
 from mqd.limits import KIB, MIB
@@ -46,9 +48,12 @@ class FakeWork:
 
 
 async def carry_out(
-    batch_work: BatchWork, work: FakeWork, is_wanted: Callable[[], bool] = lambda: True
+    batch_work: BatchWork,
+    work: FakeWork,
+    is_wanted: Callable[[], bool] = lambda: True,
+    client: str = "",
 ) -> None:
-    async with batch_work.done(work, is_wanted):
+    async with batch_work.done(work, client or f"10.0.0.1:{work.name}", is_wanted):
         work.log.append(f"{work.name} ends")
 
 
@@ -131,3 +136,72 @@ async def test_a_cancelled_batch_leaves_its_place_to_others() -> None:
                 nursery.start_soon(carry_out, batch_work, FakeWork("b", MIB, 3, log))
                 scope.cancel()
     assert log[-4:] == ["b", "b", "b", "b ends"]
+
+
+class Timed(InLine):
+    """Each slice takes a second."""
+
+    def __init__(self, clock: MockClock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    async def offload(
+        self,
+        call: Callable[[*ArgumentsT], ResultT],
+        *args: *ArgumentsT,
+        limiter: trio.CapacityLimiter | None = None,
+    ) -> ResultT:
+        await trio.lowlevel.checkpoint()
+        self._clock.jump(1.0)
+        return call(*args)
+
+
+async def send_all(batch_work: BatchWork, client: str, count: int, log: Log) -> None:
+    """A connection with one batch of four slices after the other."""
+    for _ in range(count):
+        await carry_out(batch_work, FakeWork(client, 4 * MIB, 4, log), client=client)
+
+
+def places_of(log: Log, client: str) -> list[int]:
+    """Which of all batches are those of one connection."""
+    ends = [name for name in log if name.endswith("ends")]
+    return [place for place, name in enumerate(ends) if name == f"{client} ends"]
+
+
+@pytest.mark.parametrize(
+    ("good", "first", "last"), [("10.0.0.2:1", 27, 34), ("10.0.0.1:1", 36, 63)]
+)
+async def test_a_client_with_few_batches_waits_for_few_others(
+    mock_clock: MockClock, good: str, first: int, last: int
+) -> None:
+    """At another address than the flood, each batch waits for one or two. At the same address, it
+    waits until each connection has used as much time.
+    """
+    log: Log = []
+    batch_work = BatchWork(Timed(mock_clock))
+    async with trio.open_nursery() as nursery:
+        for number in range(10):
+            nursery.start_soon(send_all, batch_work, f"10.0.0.1:{100 + number}", 6, log)
+        while len(log) < 5 * 25 + 1:
+            await trio.lowlevel.checkpoint()
+        nursery.start_soon(send_all, batch_work, good, 4, log)
+    places = places_of(log, good)
+    assert places[0] <= first and places[-1] <= last
+    assert not batch_work._of_clients.used and not batch_work._of_addresses.used
+
+
+async def test_new_connections_do_not_stop_others(mock_clock: MockClock) -> None:
+    """Each batch of the flood comes on a connection of its own."""
+    log: Log = []
+    batch_work = BatchWork(Timed(mock_clock))
+
+    async def flood(number: int) -> None:
+        for batch in range(10):
+            await send_all(batch_work, f"10.0.0.1:{number}0{batch}", 1, log)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(send_all, batch_work, "10.0.0.1:1", 8, log)
+        for number in range(10):
+            nursery.start_soon(flood, number)
+    assert places_of(log, "10.0.0.1:1")[-1] < 95, "each new connection goes first"
+    assert not batch_work._of_clients.used

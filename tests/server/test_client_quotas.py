@@ -96,7 +96,6 @@ async def test_a_client_that_uses_too_much_time_is_throttled(
         set_quota(node, REQUEST_PERCENTAGE, 1.0)
         client = await node.connect()
         connection = next(iter(node.server._connections))
-        node.node.quotas.update(node.image)
         node.node.quotas.used(connection, 1.0)
         client.post("metadata", 9, {"topics": []})
         (first,) = await responses(client)
@@ -125,7 +124,6 @@ async def test_nodes_have_no_quotas(tmp_path: Path) -> None:
         await node.connect(PEER)
         connection = next(iter(node.server._connections))
         connection.authenticated(NodeId(2))
-        node.node.quotas.update(node.image)
         node.node.quotas.used(connection, 100.0)
         assert node.node.quotas.throttle_for_other_request(connection) == 0
 
@@ -153,7 +151,6 @@ async def test_an_address_that_connects_too_often_is_refused(tmp_path: Path) -> 
         node.change(
             SetClientQuotas((("ip", "10.0.0.7"),), ((CONNECTION_CREATION_RATE, 2.0),)),
         )
-        node.node.quotas.update(node.image)
         of_address = [await node.connect(address="10.0.0.7") for _ in range(3)]
         other = await node.connect(address="10.0.0.8")
         assert [client.sock.closed for client in of_address] == [False, False, True]

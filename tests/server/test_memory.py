@@ -227,7 +227,9 @@ class Holding:
         *,
         progress_at: float = math.inf,
         completed: int = 0,
+        address: str = "10.0.0.1",
     ) -> None:
+        self.address = address
         self.held_bytes, self.arrived_bytes, self.since = held, arrived, since
         self.task_bytes = in_task
         self.progress_at, self.completed_bytes = progress_at, completed
@@ -275,13 +277,12 @@ def test_idle_frames_are_closed_as_waiting_ones_need_room() -> None:
     assert pool.to_evict([moving, *waiting], late) == []
 
 
-def test_every_second_grant_goes_to_connections_that_complete_requests() -> None:
+def order_of_grants(holders: list[Holding]) -> list[Holding]:
+    """They wait in this order, and get memory one by one."""
     pool = RequestPool(MIB)
     assert pool.has_room(Holding(0, 0, 0.0), 2 * MIB, MIB), "the one beyond the limit"
     pool.bytes = 2 * MIB
-    waiting = [Holding(0, 0, 0.0, completed=0) for _ in range(4)]
-    good = Holding(0, 0, 0.0, completed=600_000)
-    for second, one in enumerate([*waiting[:3], good, waiting[3]]):
+    for second, one in enumerate(holders):
         assert not pool.has_room(one, MIB // 2, MIB), "it goes before no other"
         pool.wait(one, MIB // 2, MIB, second)
     order: list[Holding] = []
@@ -289,8 +290,27 @@ def test_every_second_grant_goes_to_connections_that_complete_requests() -> None
         assert pool._over_limit is not None
         pool.done(pool._over_limit)
         pool.grant(9.0)
-        order += [one for one in [good, *waiting] if one.reads and one not in order]
-    assert order == [good, waiting[0], waiting[3], waiting[1], waiting[2]]
+        order += [one for one in holders if one.reads and one not in order]
+    return order
+
+
+def test_every_second_grant_goes_to_connections_that_complete_requests() -> None:
+    waiting = [Holding(0, 0, 0.0, completed=0) for _ in range(4)]
+    better, good = (Holding(0, 0, 0.0, completed=size) for size in (900_000, 600_000))
+    order = order_of_grants([*waiting[:3], good, better, waiting[3]])
+    assert order == [better, waiting[0], good, waiting[1], waiting[2], waiting[3]]
+
+
+def test_connections_without_a_complete_request_wait_in_order() -> None:
+    """Connections that are closed and come again, again and again, pass none that waits."""
+    waiting = [Holding(0, 0, 0.0) for _ in range(5)]
+    assert order_of_grants(waiting) == waiting
+
+
+def test_grants_go_round_the_addresses() -> None:
+    flood = [Holding(0, 0, 0.0) for _ in range(4)]
+    others = [Holding(0, 0, 0.0, address=f"10.0.0.{number}") for number in (2, 3)]
+    assert order_of_grants([*flood, *others]) == [flood[0], *others, *flood[1:]]
 
 
 def test_requests_in_tasks_go_first_where_they_hold_more() -> None:

@@ -2,24 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from struct import pack
 from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from mqd.controller.records import AddPartitions, Placement
 from mqd.errors import ErrorCode
-from mqd.limits import CONFIG_RESOURCES_MAX, REQUEST_ELEMENTS_MAX, STRUCTURE_ELEMENTS
+from mqd.limits import (
+    CONFIG_RESOURCES_MAX,
+    REQUEST_ELEMENTS_MAX,
+    STRUCTURE_ELEMENTS,
+    TASK_SLICE_SECONDS_MAX,
+)
 from mqd.protocol import apis
 from mqd.protocol.chunks import Chunks
+from mqd.server.slices import finished_in_slices, finished_soon
 from tests.log.support import batch
 from tests.server.rig import OTHER, Client, Rig, rig, run_until_idle
 
 LATEST = -1
 MANY = 5000
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_slow_rows_make_short_slices(mock_clock: MockClock, at_once: bool) -> None:
+    """A slice ends by the clock, too: the rows of a client may be slower than most."""
+    others = 0
+
+    async def other() -> None:
+        nonlocal others
+        while True:
+            await trio.lowlevel.checkpoint()
+            others += 1
+
+    def rows() -> Generator[int, None, str]:
+        for _ in range(10):
+            mock_clock.jump(2 * TASK_SLICE_SECONDS_MAX)
+            yield 1
+        return "done"
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(other)
+        finished = finished_soon if at_once else finished_in_slices
+        assert await finished(rows()) == "done"
+        nursery.cancel_scope.cancel()
+    assert others >= 8
 
 
 async def large(node: Rig) -> None:

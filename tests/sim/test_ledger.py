@@ -123,7 +123,7 @@ def test_a_repeated_copy_is_not_a_torn_transaction() -> None:
 
 
 def test_last_stable_offsets_do_not_decrease_under_one_leader() -> None:
-    def told(
+    def report(
         ledger: Ledger, stable: int, *, node: int = 1, epoch: int = 3, newest: int = -1
     ) -> None:
         ledger.fetched(
@@ -138,16 +138,16 @@ def test_last_stable_offsets_do_not_decrease_under_one_leader() -> None:
         )
 
     ledger = Ledger()
-    told(ledger, 5)
-    told(ledger, 4, node=2)
-    told(ledger, 4, epoch=4)
+    report(ledger, 5)
+    report(ledger, 4, node=2)
+    report(ledger, 4, epoch=4)
     ledger.restarted(1)
-    told(ledger, 4)
+    report(ledger, 4)
     assert kinds(ledger, [], []) == set()
-    told(ledger, 3)
+    report(ledger, 3)
     assert kinds(ledger, [], []) == {"stable-back"}
-    told(ledger, 5, newest=5)
-    told(ledger, 10)
+    report(ledger, 5, newest=5)
+    report(ledger, 10)
     assert kinds(ledger, [], []) == {"stable-back", "beyond-stable", "stable-beyond-watermark"}
 
 

@@ -102,9 +102,9 @@ def test_the_command_line_prints_totals_and_the_command_for_a_bad_seed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["--seeds", "0-9", "--bug", FOUND_AT_ONCE, "--seconds", "1"]) == 1
-    told = capsys.readouterr().out
-    assert "again: python -m mqd.testing --seeds " in told and f"--bug {FOUND_AT_ONCE}" in told
-    assert "simulated hours" in told and "violations in 1 of " in told
+    output = capsys.readouterr().out
+    assert "again: python -m mqd.testing --seeds " in output and f"--bug {FOUND_AT_ONCE}" in output
+    assert "simulated hours" in output and "violations in 1 of " in output
 
 
 def test_jobs_share_the_seeds_and_closing_the_results_ends_them() -> None:
@@ -124,10 +124,10 @@ def test_jobs_share_the_seeds_and_closing_the_results_ends_them() -> None:
 def test_the_command_line_ends_jobs_at_the_first_violation(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = []
+    requested = []
 
     def ran(settings: Sequence[Settings], jobs: int, trace: Path | None) -> Iterator[Result]:
-        asked.append((len(settings), jobs))
+        requested.append((len(settings), jobs))
         yield Result(settings[0])
         yield Result(settings[1], violations=["this"])
         raise AssertionError("it went on")
@@ -135,7 +135,7 @@ def test_the_command_line_ends_jobs_at_the_first_violation(
     monkeypatch.setattr("mqd.testing.__main__.results", ran)
     assert main(["--seeds", "0-99", "--jobs", "2"]) == 1
     assert (
-        asked == [(100, 2)]
+        requested == [(100, 2)]
         and "violations in 1 of 2 seeds, by number: 1\n" in capsys.readouterr().out
     )
 

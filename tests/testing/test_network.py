@@ -86,30 +86,30 @@ async def test_bytes_arrive_in_order_after_some_time_in_pieces_cut_anywhere() ->
 @simulated()
 async def test_a_slow_reader_makes_the_sender_wait_until_the_poller_wakes_it() -> None:
     async with connected() as (two, sock, stream):
-        poller, heard = two.at_a.poller(), Readiness()
+        poller, readiness = two.at_a.poller(), Readiness()
         assert sock.send(bytes(BUFFER_BYTES + 10)) == BUFFER_BYTES
         with pytest.raises(BlockingIOError):
             sock.send(b"more")
-        poller.watch(sock, heard, WRITABLE)
+        poller.watch(sock, readiness, WRITABLE)
         await trio.sleep(1)
         assert poller.ready_nowait() == []
         await received(stream, 1000)
         await poller.wait_ready()
-        assert poller.ready_nowait() == [(heard, WRITABLE)]
+        assert poller.ready_nowait() == [(readiness, WRITABLE)]
         assert sock.send(bytes(5000)) == 1000
 
 
 @simulated()
 async def test_readiness_is_reported_until_everything_is_read() -> None:
     async with connected() as (two, sock, stream):
-        poller, heard = two.at_a.poller(), Readiness()
-        poller.watch(sock, heard, READABLE)
+        poller, readiness = two.at_a.poller(), Readiness()
+        poller.watch(sock, readiness, READABLE)
         await stream.send_all(b"hello")
         await poller.wait_ready()
         await trio.sleep(0.1)
-        assert poller.ready_nowait() == [(heard, READABLE)]
+        assert poller.ready_nowait() == [(readiness, READABLE)]
         assert sock.receive_into(memoryview(bytearray(3))) == 3
-        assert poller.ready_nowait() == [(heard, READABLE)]
+        assert poller.ready_nowait() == [(readiness, READABLE)]
         assert sock.receive_into(memoryview(bytearray(9))) == 2
         assert poller.ready_nowait() == []
         stream.close()
@@ -219,10 +219,10 @@ async def test_a_power_failure_is_silence_until_the_machine_restarts() -> None:
 @simulated()
 async def test_a_broken_connection_is_reset_on_both_sides() -> None:
     async with connected() as (two, sock, stream):
-        poller, heard = two.at_a.poller(), Readiness()
-        poller.watch(sock, heard, 0)
+        poller, readiness = two.at_a.poller(), Readiness()
+        poller.watch(sock, readiness, 0)
         assert two.fabric.break_connections(two.b, two.a) == 1
-        assert poller.ready_nowait() == [(heard, HANG_UP)]
+        assert poller.ready_nowait() == [(readiness, HANG_UP)]
         with pytest.raises(ConnectionResetError):
             await received(stream, 1)
 

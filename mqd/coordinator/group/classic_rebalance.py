@@ -64,10 +64,10 @@ class Rebalance:
     def write(
         self, draft: Draft, group: ClassicGroup, value: GroupMetadata, *, bounded: bool = True
     ) -> bool:
-        """Write the record of the group. False if it exceeds `message.max.bytes`."""
+        """Write the record of the group. False if it exceeds the bound of a record."""
         record = encode(GroupMetadataKey(group.group_id), value)
         assert record.value is not None
-        if bounded and len(record.value) > self.state.options.node("message.max.bytes"):
+        if bounded and len(record.value) > self.state.record_bytes_max():
             logger.warning(
                 "group metadata is too large to write group=%s bytes=%d",
                 group.group_id,

@@ -82,10 +82,11 @@ class ClassicMembers:
             return CoordinatorResult(
                 responses=[(ticket, join_error(ErrorCode.MEMBER_ID_REQUIRED, member_id))]
             )
-        if len(protocols[0].metadata) > self._state.options.node("message.max.bytes"):
+        if len(protocols[0].metadata) > self._state.record_bytes_max():
             raise MqError(
                 ErrorCode.UNKNOWN_SERVER_ERROR,
-                "The metadata of the member takes more than message.max.bytes.",
+                "The metadata of the member takes more than "
+                f"{self._state.record_bytes_max()} bytes (message.max.bytes).",
             )
         subscription = _decoded(protocols[0].metadata)
         draft = Draft()

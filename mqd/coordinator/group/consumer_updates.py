@@ -79,10 +79,11 @@ class MemberUpdates:
                 records.MemberMetadataKey(group.group_id, updated.member_id), updated.metadata()
             )
             size = len(draft.records[-1].value or b"")
-            if size > self.state.options.node("message.max.bytes"):
+            if size > self.state.record_bytes_max():
                 raise MqError(
                     ErrorCode.UNKNOWN_SERVER_ERROR,
-                    f"The metadata of the member takes {size} bytes, more than message.max.bytes.",
+                    f"The metadata of the member takes {size} bytes, more than "
+                    f"{self.state.record_bytes_max()} (message.max.bytes).",
                 )
             if names_changed and len(updated.topic_names) > SUBSCRIBED_NAMES_MAX:
                 raise MqError(

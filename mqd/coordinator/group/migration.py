@@ -31,7 +31,11 @@ from mqd.coordinator.group.state import State
 from mqd.coordinator.group.subscriptions import topics_hash
 from mqd.coordinator.shard import Moment, TopicsView
 from mqd.errors import ErrorCode, MqError, ProtocolError
-from mqd.limits import GROUP_MIGRATION_ELEMENTS_MAX, SUBSCRIBED_NAMES_MAX
+from mqd.limits import (
+    GROUP_MIGRATION_ELEMENTS_MAX,
+    GROUP_RECORD_BYTES_MAX,
+    SUBSCRIBED_NAMES_MAX,
+)
 from mqd.protocol import consumer_protocol
 from mqd.protocol.consumer_protocol import Elements, topics_count
 from mqd.types import TopicPartition
@@ -72,7 +76,7 @@ def check_upgrade(state: State, classic: ClassicGroup) -> None:
         raise refuse("the group does not use the consumer embedded protocol")
     if len(classic.members) > state.options.node("group.consumer.max.size"):
         raise refuse("the group size exceeds the consumer group maximum size")
-    size, names, size_max = 0, 0, state.options.node("message.max.bytes")
+    size, names, size_max = 0, 0, state.record_bytes_max()
     for member in classic.members.values():
         try:
             names_of_member = topics_count(_metadata(classic, member))
@@ -86,7 +90,10 @@ def check_upgrade(state: State, classic: ClassicGroup) -> None:
                 f"about {GROUP_MIGRATION_ELEMENTS_MAX} or more"
             )
         if size > size_max:
-            raise refuse("the metadata of its members exceeds message.max.bytes")
+            raise refuse(
+                f"the metadata of its members exceeds {size_max} bytes (message.max.bytes, at most "
+                f"{GROUP_RECORD_BYTES_MAX})"
+            )
 
 
 def upgrade(state: State, classic: ClassicGroup, draft: Draft) -> ConsumerGroup:
@@ -263,8 +270,7 @@ def _is_small(state: State, group: ConsumerGroup) -> bool:
         for member in group.members.values()
         if member.classic is not None
     )
-    size_max: int = state.options.node("message.max.bytes")
-    return metadata <= size_max
+    return metadata <= state.record_bytes_max()
 
 
 def downgrade(

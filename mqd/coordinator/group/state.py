@@ -12,6 +12,7 @@ from mqd.coordinator.group.memory import Memory
 from mqd.coordinator.group.timers import Timers
 from mqd.coordinator.shard import CoordinatorRecord, GroupOptions, Moment, TopicsView
 from mqd.errors import ErrorCode, MqError
+from mqd.limits import GROUP_RECORD_BYTES_MAX
 
 CheckPartition: TypeAlias = Callable[[str, UUID, int], None]
 """Called with (topic, topic id, partition). Raises MqError if this partition may not be
@@ -147,6 +148,13 @@ class State:
 
     def get(self, group_id: str) -> Group | None:
         return self.by_id.get(group_id)
+
+    def record_bytes_max(self) -> int:
+        """Bytes of the members in one record, or in the batch of a group that changes its
+        protocol.
+        """
+        size_max: int = self.options.node("message.max.bytes")
+        return min(size_max, GROUP_RECORD_BYTES_MAX)
 
     def make_room(self, group_id: str, size: int, now: Moment) -> None:
         """For `size` more bytes of members. Raises MqError COORDINATOR_NOT_AVAILABLE if the node or

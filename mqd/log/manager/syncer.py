@@ -15,7 +15,7 @@ import trio
 
 from mqd.errors import StorageError
 from mqd.io.disk import Disk
-from mqd.limits import SYNC_THREADS
+from mqd.limits import SYNC_THREADS, SYNCS_PLANNED_AT_ONCE
 from mqd.log.disk.sync_plan import SyncPlan, plan_sync
 from mqd.log.log_directory import LogDirectory
 from mqd.log.partition_log import PartitionLog
@@ -64,15 +64,19 @@ class Syncer:
         """Run cycles until no log waits."""
         try:
             while directory.to_sync and directory.failed is None:
-                to_sync, directory.to_sync = directory.to_sync, {}
                 async with trio.open_nursery() as nursery:
-                    for log, whole in to_sync.items():
+                    for number, log in enumerate(list(directory.to_sync), 1):
+                        whole = directory.to_sync.pop(log, None)
+                        if whole is None:
+                            continue  # it was deleted meanwhile
                         try:
                             plan = plan_sync(self._disk, log, whole=whole)
                         except OSError as error:
                             self._fail(log, error)
                         else:
                             nursery.start_soon(self._sync, plan, limiter)
+                        if number % SYNCS_PLANNED_AT_ONCE == 0:
+                            await trio.lowlevel.checkpoint()
         finally:
             directory.syncing = False
 

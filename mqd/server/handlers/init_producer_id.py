@@ -26,13 +26,14 @@ from mqd.server.authorization import (
 )
 from mqd.server.context import Context
 from mqd.server.handlers.transactions import call_with_spare_id, known_to
+from mqd.server.slices import finished_soon
 from mqd.types import NO_EPOCH, NO_PRODUCER_ID
 
 _FENCED_SINCE = 4
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
-    _check_authorized(context, request)
+    await _check_authorized(context, request)
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_EPOCH):
         raise MqError(
             ErrorCode.INVALID_REQUEST,
@@ -56,7 +57,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         raise known_to(context.header.api_version, error, fenced_since=_FENCED_SINCE) from error
 
 
-def _check_authorized(context: Context, request: Any) -> None:
+async def _check_authorized(context: Context, request: Any) -> None:
     """An idempotent producer must be able to write to some topic (KIP-679); IDEMPOTENT_WRITE is the
     older way to say that.
     """
@@ -67,7 +68,9 @@ def _check_authorized(context: Context, request: Any) -> None:
             require(context, Operation.TWO_PHASE_COMMIT, ResourceType.TRANSACTIONAL_ID, name)
     elif not is_authorized_for_cluster(
         context, Operation.IDEMPOTENT_WRITE, is_logged=False
-    ) and not is_authorized_for_any(context, Operation.WRITE, ResourceType.TOPIC):
+    ) and not await finished_soon(
+        is_authorized_for_any(context, Operation.WRITE, ResourceType.TOPIC)
+    ):
         require_cluster(context, Operation.IDEMPOTENT_WRITE)
 
 

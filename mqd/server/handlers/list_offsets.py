@@ -62,13 +62,17 @@ def handle(context: Context, request: Any) -> Mapping[str, Any] | Awaitable[Mapp
         len(request.topics) > SLICE_ROWS
         or sum(len(topic.partitions) for topic in request.topics) > SLICE_ROWS
     ):
-        return finished_with_decompression(work, context.node.batch_work, context.is_wanted)
+        return finished_with_decompression(
+            work, context.node.batch_work, context.peer, context.is_wanted
+        )
     if all(one.timestamp in _CHEAP for topic in request.topics for one in topic.partitions):
         return all_slices(work)
     finished = first_slice(work)  # most lookups take a fraction of a millisecond
     if isinstance(finished, tuple):
         return finished[0]
-    return finished_with_decompression(work, context.node.batch_work, context.is_wanted, finished)
+    return finished_with_decompression(
+        work, context.node.batch_work, context.peer, context.is_wanted, finished
+    )
 
 
 def _responding(context: Context, request: Any) -> DecompressingSlices[Mapping[str, Any]]:

@@ -370,10 +370,10 @@ class AnyOrder(RuleBasedStateMachine):
                 live.members.leader == loaded.members.leader
                 and live.members.static == loaded.members.static
             )
-            told = [
+            result = [
                 (one.member_id, one.instance_id, one.assignment) for one in live.members.values()
             ]
-            assert sorted(told) == sorted(
+            assert sorted(result) == sorted(
                 (one.member_id, one.instance_id, one.assignment) for one in loaded.members.values()
             )
         else:

@@ -99,8 +99,8 @@ def test_a_rebalancing_group_reports_its_start_and_the_awaited_members(groups: G
     assert awaited() == [] and "state_since_ms" not in groups.describe()
     declared = apis.by_name("DescribeGroups")
     row = {"group_id": "g", "members": [{"member_id": "m", "awaited": True}], "state_since_ms": 5}
-    for version, told in ((4, False), (5, True)):
+    for version, result in ((4, False), (5, True)):
         decoded = declared.decode_response(
             version, memoryview(declared.encode_response(version, {"groups": [row]})), 0
         ).groups[0]
-        assert (decoded.members[0].awaited, decoded.state_since_ms) == (told, 5 if told else -1)
+        assert (decoded.members[0].awaited, decoded.state_since_ms) == (result, 5 if result else -1)

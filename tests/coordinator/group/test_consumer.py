@@ -52,8 +52,8 @@ def test_a_partition_moves_only_after_its_owner_revoked_it() -> None:
     group.later()
     joined = group.join("m2")
     assert (joined["member_epoch"], group.assigned(joined)) == (3, [])
-    asked = group.beat("m1", 2)
-    assert (asked["member_epoch"], group.assigned(asked)) == (2, [0, 1])
+    requested = group.beat("m1", 2)
+    assert (requested["member_epoch"], group.assigned(requested)) == (2, [0, 1])
     assert group.state.members["m1"].state.name == "UNREVOKED_PARTITIONS"
     assert "assignment" not in group.beat("m2", 3)
     assert group.beat("m1", 2)["member_epoch"] == 2
@@ -184,8 +184,8 @@ def test_a_member_may_join_again_and_keeps_its_partitions() -> None:
 def test_unsubscribed_partitions_are_revoked_before_the_next_target() -> None:
     group = Group({"a": 2, "b": 2})
     group.join("m1", ["a", "b"])
-    asked = group.beat("m1", 2, subscribed_topic_names=["b"])
-    assert (asked["member_epoch"], group.assigned(asked)) == (2, [0, 1])
+    requested = group.beat("m1", 2, subscribed_topic_names=["b"])
+    assert (requested["member_epoch"], group.assigned(requested)) == (2, [0, 1])
     assert group.state.assignment_epoch == 2, "the interval is not over"
     assert [
         group.topics.topic_name(topic_id) for topic_id in group.state.members["m1"].revoking
@@ -339,8 +339,8 @@ def test_a_static_member_may_rejoin_after_a_lost_response() -> None:
     assert group.join("s1", instance_id="i") == first
     group.later()
     group.join("s2", instance_id="j")
-    told = group.join("s1", instance_id="i", topics=[])
-    assert group.assigned(told) == []
+    result = group.join("s1", instance_id="i", topics=[])
+    assert group.assigned(result) == []
     group.later()
     epoch = group.beat("s2", 3)["member_epoch"]
     assert group.assigned(group.beat("s2", epoch)) in (None, [0, 1, 2, 3])

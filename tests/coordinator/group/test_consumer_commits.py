@@ -42,13 +42,13 @@ def by_m(group: Group, *, later: int = 0) -> dict[str, Any]:
 def test_a_member_commits_and_fetches_offsets_in_its_epoch(group: Group) -> None:
     assert commit(group.harness, (0, 5), **by_m(group)) == {0: 0}
     for later in (-1, 0, 1):
-        asked: dict[str, Any] = {"member_id": "m", "member_epoch": epoch(group) + later}
+        requested: dict[str, Any] = {"member_id": "m", "member_epoch": epoch(group) + later}
         if later:
             with pytest.raises(MqError) as caught:
-                fetched(group.harness, 0, **asked)
+                fetched(group.harness, 0, **requested)
             assert caught.value.code is STALE
         else:
-            assert fetched(group.harness, 0, **asked) == {0: 5}
+            assert fetched(group.harness, 0, **requested) == {0: 5}
     with pytest.raises(MqError) as caught:
         fetched(group.harness, 0, member_id="nobody", member_epoch=1)
     assert caught.value.code is ErrorCode.UNKNOWN_MEMBER_ID

@@ -128,8 +128,13 @@ def test_the_first_consumer_member_upgrades_a_classic_group() -> None:
     assert group.type_of_group() is ConsumerGroup
     assert [member["member_type"] for member in group.described()["members"]] == [0, 1]
     assert group.heartbeat(classic, 1) is ErrorCode.REBALANCE_IN_PROGRESS
-    told = group.join_classic(classic, (0, 1, 2, 3))
-    assert (told["generation_id"], told["protocol_name"], told["leader"], told["members"]) == (
+    result = group.join_classic(classic, (0, 1, 2, 3))
+    assert (
+        result["generation_id"],
+        result["protocol_name"],
+        result["leader"],
+        result["members"],
+    ) == (
         1,
         PROTOCOL,
         "",
@@ -205,10 +210,10 @@ def test_waiting_classic_members_must_rejoin_after_the_upgrade() -> None:
     waiting = group.start_join(second)
     assert waiting not in group.harness.answers
     group.join("m1")
-    with pytest.raises(MqError) as told:
+    with pytest.raises(MqError) as result:
         answer = group.harness.answer(waiting)
         raise MqError(answer["error_code"])
-    assert told.value.code is ErrorCode.REBALANCE_IN_PROGRESS
+    assert result.value.code is ErrorCode.REBALANCE_IN_PROGRESS
     assert classic in group.state.members
 
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from mqd.coordinator.group import state
 from mqd.coordinator.group.classic_group import ClassicGroup
 from mqd.coordinator.group.consumer_group import ConsumerGroup
 from mqd.coordinator.group.consumer_member import ConsumerGroupMember
 from mqd.coordinator.group.records import MemberMetadataKey
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import GROUP_MIGRATION_ELEMENTS_MAX, SUBSCRIBED_NAMES_MAX
+from mqd.limits import GROUP_MIGRATION_ELEMENTS_MAX, MIB, SUBSCRIBED_NAMES_MAX
 from mqd.protocol import consumer_protocol
 from mqd.protocol.consumer_protocol import Subscription, encode_subscription
 from tests.coordinator.group.consumer_support import GROUP
@@ -122,12 +123,23 @@ def test_a_member_with_too_many_topics_is_refused() -> None:
     )
 
 
+def test_message_max_bytes_does_not_allow_larger_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client may raise that option to 100 MiB, but one step must not take so much."""
+    monkeypatch.setattr(state, "GROUP_RECORD_BYTES_MAX", 10_000)
+    group = Mixed(message_max_bytes=100 * MIB)
+    group.join_classic(topics=tuple("y" * 100 + name for name in MANY[:100]))
+    with pytest.raises(MqError, match="exceeds 10000 bytes"):
+        group.join("m1")
+    with pytest.raises(MqError, match=r"more than 10000 \(message.max.bytes"):
+        Mixed(message_max_bytes=100 * MIB).join("m1", ["y" * 100 + name for name in MANY[:100]])
+
+
 @pytest.mark.parametrize("topics", [tuple(MANY), tuple("y" * 1000 + name for name in MANY[:2000])])
 def test_a_group_with_too_much_metadata_is_not_upgraded(topics: tuple[str, ...]) -> None:
     group = Mixed()
     group.join_classic(topics=topics)
     with pytest.raises(
-        MqError, match=r"exceeds message.max.bytes|more than 10000 topics"
+        MqError, match=r"\(message.max.bytes, at most|more than 10000 topics"
     ) as refused:
         group.join("m1")
     assert (

@@ -15,9 +15,9 @@ def test_metadata_of_the_members_of_all_groups_is_bounded() -> None:
     tickets = [groups.join(group_id=group_id, protocols=large) for group_id in ("a", "b", "c")]
     for group_id in ("a", "d"):
         refused = groups.join(group_id=group_id, protocols=large)
-        with pytest.raises(MqError) as told:
+        with pytest.raises(MqError) as result:
             groups.answer(refused)
-        assert told.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE, "a code that clients retry"
+        assert result.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE, "a code that clients retry"
     assert groups.shard.state.get("d") is None
     groups.advance(3)
     one, *_ = (groups.answer(ticket)["member_id"] for ticket in tickets)

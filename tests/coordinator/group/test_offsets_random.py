@@ -28,10 +28,10 @@ RETENTION_MINUTES = 60
 
 def known(group: Group) -> Any:
     """Everything about the group's offsets that clients can fetch."""
-    told = []
+    result = []
     for stable in (False, True):
         topics = fetch_response(group, require_stable=stable)["topics"]
-        told.append(
+        result.append(
             {
                 (one["name"], row["partition_index"]): row
                 for one in topics
@@ -39,8 +39,8 @@ def known(group: Group) -> Any:
             }
         )
     wanted = [{"name": name, "partition_indexes": [0, 1, 2]} for name in "tu"]
-    told.append(fetch_response(group, topics=wanted, require_stable=True)["topics"])
-    return told, sorted(group.shard.state.by_id), group.shard.offsets.has_offsets("g")
+    result.append(fetch_response(group, topics=wanted, require_stable=True)["topics"])
+    return result, sorted(group.shard.state.by_id), group.shard.offsets.has_offsets("g")
 
 
 class OffsetsMachine(RuleBasedStateMachine):
@@ -129,12 +129,12 @@ class OffsetsMachine(RuleBasedStateMachine):
         if not hasattr(self, "group"):
             return
         assert self.group.shard.account.exact == self.group.shard.recount()
-        told, _, _ = known(self.group)
+        result, _, _ = known(self.group)
         for place, offsets in self.standing.items():
-            assert told[0][place]["committed_offset"] in offsets
-        assert told[0].keys() == self.standing.keys()
+            assert result[0][place]["committed_offset"] in offsets
+        assert result[0].keys() == self.standing.keys()
         held = {place for places in self.waiting.values() for place in places}
-        assert {place for place, row in told[1].items() if row["error_code"]} == held & told[
+        assert {place for place, row in result[1].items() if row["error_code"]} == held & result[
             1
         ].keys()
 

@@ -44,12 +44,12 @@ class Cluster:
     def __init__(self) -> None:
         self.leaders: dict[TopicPartition, int | None] = {A0: 1, A1: 2, B0: 1}
         self.topics = {"a", "b"}
-        self.told: list[tuple[int, int, TopicPartition, bool, int]] = []
+        self.received: list[tuple[int, int, TopicPartition, bool, int]] = []
         """Node, producer id, partition, outcome, coordinator epoch."""
         self.sealed: list[tuple[int, tuple[int, int], TopicPartition, int]] = []
         """Node, producer, partition, coordinator epoch."""
         self.requests: list[tuple[float, int]] = []
-        self.asked: list[int] = []
+        self.markers_requested: list[int] = []
         """The number of markers in each request."""
         self.errors: dict[TopicPartition, list[ErrorCode]] = defaultdict(list)
         """The error codes that a partition returns before it accepts."""
@@ -123,7 +123,7 @@ class Cluster:
         assert api is not None
         decoded = api.decode_request(2, api.encode_request(2, request))
         self.requests.append((trio.current_time(), node))
-        self.asked.append(
+        self.markers_requested.append(
             sum(
                 len(topic.partition_indexes)
                 for marker in decoded.markers
@@ -150,7 +150,7 @@ class Cluster:
                     if self.leaders[partition] != node:
                         code = ErrorCode.NOT_LEADER_OR_FOLLOWER
                     if code is ErrorCode.NONE:
-                        self.told.append(
+                        self.received.append(
                             (
                                 node,
                                 marker.producer_id,
@@ -192,7 +192,7 @@ class Cluster:
         return self.held
 
     def partitions_notified(self) -> list[TopicPartition]:
-        return sorted(partition for _, _, partition, _, _ in self.told)
+        return sorted(partition for _, _, partition, _, _ in self.received)
 
 
 @asynccontextmanager
@@ -210,7 +210,7 @@ async def test_each_leader_gets_one_request_for_all_its_partitions(
     async with running() as cluster:
         cluster.want(markers(committed=False))
         await trio.sleep(1)
-        assert sorted(cluster.told) == [
+        assert sorted(cluster.received) == [
             (1, 4000, A0, False, EPOCH),
             (1, 4000, B0, False, EPOCH),
             (2, 4000, A1, False, EPOCH),
@@ -229,10 +229,10 @@ async def test_no_request_has_more_markers_than_the_bound(
         cluster.want(markers("t", 4000, *many))
         cluster.want(markers("u", 5000, B0))
         await trio.sleep(1)
-        assert sorted(told[1:3] for told in cluster.told) == sorted(
+        assert sorted(marker[1:3] for marker in cluster.received) == sorted(
             [*((4000, one) for one in many), (5000, B0)]
         )
-        assert len(cluster.requests) == 3 and max(cluster.asked) <= MARKERS_PER_REQUEST
+        assert len(cluster.requests) == 3 and max(cluster.markers_requested) <= MARKERS_PER_REQUEST
         assert cluster.left == {"t": set(), "u": set()}
 
 
@@ -252,7 +252,7 @@ async def test_expired_requests_to_a_silent_node_are_not_sent_later(
         await trio.sleep(0.01)
         cluster.silent.clear()
         await trio.sleep(REQUEST_SECONDS + 1)
-        assert sorted(cluster.told) == [(1, 4001, A0, True, EPOCH), (2, 4000, A1, False, EPOCH)]
+        assert sorted(cluster.received) == [(1, 4001, A0, True, EPOCH), (2, 4000, A1, False, EPOCH)]
         assert not cluster.sender._queues
 
 
@@ -263,7 +263,7 @@ async def test_markers_that_arrive_during_a_request_are_in_the_next_one(
         for number in range(MARKERS_PER_REQUEST + 5):
             cluster.want(markers(f"t{number}", number, A0))
         await trio.sleep(1)
-        assert len(cluster.told) == MARKERS_PER_REQUEST + 5
+        assert len(cluster.received) == MARKERS_PER_REQUEST + 5
         assert len(cluster.requests) == 2
         assert not any(cluster.left.values())
 
@@ -308,7 +308,7 @@ async def test_markers_follow_their_partition_to_its_next_leader(
         assert len(cluster.requests) == requests, "there is no leader"
         cluster.leaders[A0] = cluster.leaders[B0] = 3
         await trio.sleep(3)
-        assert sorted(cluster.told) == [
+        assert sorted(cluster.received) == [
             (2, 4000, A1, True, EPOCH),
             (3, 4000, A0, True, EPOCH),
             (3, 4000, B0, True, EPOCH),
@@ -421,7 +421,7 @@ async def test_the_next_transaction_replaces_the_previous_one(
         await trio.sleep(0.01)
         cluster.want(markers("t", 4001, A0), EPOCH + 1)
         await trio.sleep(10)
-        assert [(id_, epoch) for _, id_, _, _, epoch in cluster.told] == [(4001, EPOCH + 1)]
+        assert [(id_, epoch) for _, id_, _, _, epoch in cluster.received] == [(4001, EPOCH + 1)]
 
 
 async def test_an_effect_without_partitions_completes(
@@ -451,7 +451,7 @@ async def test_a_bug_at_one_node_delays_no_other_node(
         cluster.want(markers())
         await trio.sleep(30)
         assert cluster.partitions_notified() == [A0, A1, B0] and not cluster.left["t"]
-        assert cluster.told[0][0] == 2, "at once"
+        assert cluster.received[0][0] == 2, "at once"
     assert caplog.text.count("cannot send markers, will retry node=1 transactions=1") == 3
 
 
@@ -506,7 +506,7 @@ async def test_seals_reach_their_leaders_and_the_shard_gets_the_results(
         assert cluster.left["t"] == set() and all(
             isinstance(one, PartitionsSealed) for one in cluster.reports
         )
-        assert not cluster.told
+        assert not cluster.received
 
 
 async def test_seals_and_markers_for_one_node_use_separate_requests(
@@ -520,7 +520,7 @@ async def test_seals_and_markers_for_one_node_use_separate_requests(
             cluster.want(markers(f"m{number}", 6000 + number, A0))
         await trio.sleep(5)
         assert [producer[0] for _, producer, _, _ in cluster.sealed] == [5000, 5001, 5002, 5003]
-        assert [told[1] for told in cluster.told] == [4001, 6000, 6001, 6002, 6003]
+        assert [marker[1] for marker in cluster.received] == [4001, 6000, 6001, 6002, 6003]
         assert not any(cluster.left.values())
 
 
@@ -532,5 +532,5 @@ async def test_an_outcome_replaces_a_seal(autojump_clock: trio.testing.MockClock
         cluster.want(markers("t", 4000, A0))
         cluster.leaders[A0] = 1
         await trio.sleep(10)
-        assert not cluster.sealed and [told[1] for told in cluster.told] == [4000]
+        assert not cluster.sealed and [marker[1] for marker in cluster.received] == [4000]
         assert not cluster.sender._pending

@@ -51,11 +51,11 @@ def test_gotcha_1_the_response_is_v0_with_error_35_and_our_range() -> None:
     assert frame == bytes.fromhex("00000007  0023  00000001 0012 0000 0004")
 
 
-@pytest.mark.parametrize("asked", range(5))
-def test_gotcha_1_our_client_reads_that_response_at_any_version(asked: int) -> None:
+@pytest.mark.parametrize("requested", range(5))
+def test_gotcha_1_our_client_reads_that_response_at_any_version(requested: int) -> None:
     frame = bytes.fromhex("00000007  0023  00000001 0012 0000 0002")
-    correlation_id, position = decode_response_header(API_VERSIONS, asked, frame)
-    answer = API_VERSIONS.decode_response(asked, frame, position)
+    correlation_id, position = decode_response_header(API_VERSIONS, requested, frame)
+    answer = API_VERSIONS.decode_response(requested, frame, position)
     assert correlation_id == 7
     assert answer.error_code == 35
     assert answer.api_keys == [{"api_key": 18, "min_version": 0, "max_version": 2}]
