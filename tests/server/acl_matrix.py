@@ -936,6 +936,8 @@ def cases() -> list[Case]:
         for title, acls in _variants(scenario):
             user = f"u{len(found):04}"
             found.append(Case(scenario, title, user, tuple(_of(user, acl) for acl in acls)))
+    titles = {(case.scenario.title, case.title) for case in found}
+    assert len(titles) == len(found), "two cases have one title: only one of them is recorded"
     return found
 
 
@@ -976,6 +978,8 @@ def _variants(scenario: Scenario) -> Iterator[tuple[str, list[Acl]]]:
             if index != position and not _is_replaced(scenario, target, needed)
         ]
         label = f"{target.type.name} {target.name}"
+        if sum(each[:2] == target[:2] for each in everything) > 1:  # needed for two operations
+            label += f" to {target.operation}"
         variants = _of_resource(target)
         if scenario.few:
             variants = iter([("no ACL", []), ("allow", [_acl(target, target.operation)])])
@@ -1177,7 +1181,8 @@ async def prepare(ask: Ask, cases: list[Case]) -> dict[str, UUID]:
                 "num_partitions": 1,
                 "replication_factor": 1,
                 "assignments": [],
-                "configs": [],
+                # the records are old: retention would remove them during a slow run
+                "configs": [{"name": "retention.ms", "value": "-1"}],
             }
             for name in names[start : start + 20]
         ]
