@@ -71,13 +71,13 @@ def _parser() -> ArgumentParser:
 
         def _check_options(self, arguments: Sequence[str]) -> None:
             """Exits for an unknown option, before argparse reports the one that is missing."""
-            from mqd.config import nearest
-
             for argument in arguments:
                 name = argument.partition("=")[0]
                 if argument == "--":
                     return
                 if name.startswith("--") and name not in self._option_string_actions:
+                    from mqd.config import nearest
+
                     close = nearest(name, self._option_string_actions)
                     hint = "" if close is None else f". Did you mean '{close}'?"
                     self.error(f"no such option: '{name}'{hint}")

@@ -47,7 +47,15 @@ PEER_APIS = {
     "ReportOfflineReplicas",
     "SealTransactions",
 }
-UNKNOWN = PEER_APIS | {"ConsumerGroupDescribe", "ConsumerGroupHeartbeat", "UnregisterBroker"}
+UNKNOWN = PEER_APIS | {
+    "ConsumerGroupDescribe",
+    "ConsumerGroupHeartbeat",
+    "CreateDelegationToken",
+    "DescribeDelegationToken",
+    "ExpireDelegationToken",
+    "RenewDelegationToken",
+    "UnregisterBroker",
+}
 """APIs without schemas in kafka-python."""
 
 OUR_TAGS_FROM = 10_000
