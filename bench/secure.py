@@ -5,7 +5,8 @@
     produce        librdkafka produces records of 1 KiB over TLS 1.3: MB
     fetch          librdkafka reads them: MB
     handshakes     new connections, each with a full handshake, an ECDSA certificate: handshakes
-    requests       500 TLS connections, each with one small request at a time: requests
+    requests       500 TLS connections, each with one unbatched Produce request at a time: requests
+    metadata       the same with Metadata requests, which no client sends often: requests
 
 All figures are per second of the broker's CPU time, because the clients share the processors with
 the broker. Each benchmark runs on both brokers in turn, A B then B A, and the medians are compared.
@@ -41,6 +42,7 @@ from bench import brokers
 from bench.brokers import Broker, free_port
 from bench.generators import BenchError
 from mqd.protocol.apis import by_key
+from mqd.protocol.batch_builder import build_batch
 from mqd.protocol.schema import encode_request_header
 
 RECORD_BYTES = 1024
@@ -50,7 +52,7 @@ CONNECTIONS = 500
 REQUESTS = 100_000
 WARM_UP_PART = 0.25
 SECONDS_MAX = 300
-API_VERSIONS, METADATA = 18, 3
+PRODUCE, METADATA, API_VERSIONS = 0, 3, 18
 
 
 @dataclass
@@ -282,8 +284,26 @@ def handshakes(secured: Secured, part: float, tls: bool) -> tuple[float, float]:
 
 
 def requests(secured: Secured, part: float, tls: bool) -> tuple[float, float]:
+    """One record of 100 bytes in each request, as `small-500` of bench.produce_fetch."""
+    topic = secured.broker.make_topic("secure")
+    batch = build_batch([(None, bytes(100))], timestamp=int(time.time() * 1000))
+    rows = [{"name": topic, "partition_data": [{"index": 0, "records": batch}]}]
+    body: dict[str, object] = {"transactional_id": None, "acks": 1, "timeout_ms": 30_000}
+    body["topic_data"] = rows
+    try:
+        return round_trips(secured, part, tls, request_frame(PRODUCE, 9, body))
+    finally:
+        secured.broker.drop_topic(topic)
+
+
+def metadata(secured: Secured, part: float, tls: bool) -> tuple[float, float]:
+    body: dict[str, object] = {"topics": [], "allow_auto_topic_creation": False}
+    return round_trips(secured, part, tls, request_frame(METADATA, 9, body))
+
+
+def round_trips(secured: Secured, part: float, tls: bool, frame: bytes) -> tuple[float, float]:
+    """Send the request on each connection, and again after each response."""
     count = int(REQUESTS * part)
-    frame = request_frame(METADATA, 9, {"topics": [], "allow_auto_topic_creation": False})
     port = secured.tls_port if tls else secured.broker.address[1]
     context = secured.context()
     connections: dict[int, socket.socket] = {}
@@ -343,6 +363,7 @@ BENCHMARKS = {
     "fetch": Benchmark(fetch, "MB"),
     "handshakes": Benchmark(handshakes, "handshakes", has_plaintext=False),
     "requests": Benchmark(requests, "requests"),
+    "metadata": Benchmark(metadata, "requests"),
 }
 
 
