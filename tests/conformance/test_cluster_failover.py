@@ -138,7 +138,7 @@ def test_a_killed_node_serves_again_at_once(tmp_path: Path) -> None:
     """Its new registration replaces the old one, however long the session: a producer whose
     partition is only on that node gets acknowledgements, and every copy is in sync again.
     """
-    session_ms = 30_000
+    session_ms = 90_000
     with running(mqd_ensemble(tmp_path, 3, session_ms=session_ms)) as cluster:
         cluster.create_topic("at-once", 6)
         cluster.create_topic(

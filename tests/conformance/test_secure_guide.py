@@ -16,11 +16,12 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PAPER = (ROOT / "docs" / "SECURE_CLUSTER.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FIRST_PORT, FIRST_PEER_PORT = 29092, 29192
-SECONDS = 170
+SECONDS = 550
+"""The guide promises ten minutes."""
 
 
 @pytest.mark.mqd_only
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(SECONDS + 30)
 def test_every_command_works(tmp_path: Path) -> None:
     commands = "\n".join(BLOCK.findall(PAPER))
     assert commands.count("mqctl") > 10
