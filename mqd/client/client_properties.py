@@ -175,13 +175,18 @@ def _tls(reader: _Reader) -> dict[str, Any]:
             )
     algorithm = reader.take("ssl.endpoint.identification.algorithm", "https")
     found: dict[str, Any] = {
-        "ca": _file(reader.first("ssl.truststore.location", "ssl.ca.location"))
-        or reader.first("ssl.truststore.certificates", "ssl.ca.pem"),
+        "ca": _file_or_pem(
+            reader,
+            ("ssl.truststore.location", "ssl.ca.location"),
+            ("ssl.truststore.certificates", "ssl.ca.pem"),
+        ),
         "ca_password": reader.take("ssl.truststore.password"),
-        "certificate": _file(reader.first("ssl.keystore.location", "ssl.certificate.location"))
-        or reader.first("ssl.keystore.certificate.chain", "ssl.certificate.pem"),
-        "key": _file(reader.take("ssl.key.location"))
-        or reader.first("ssl.keystore.key", "ssl.key.pem"),
+        "certificate": _file_or_pem(
+            reader,
+            ("ssl.keystore.location", "ssl.certificate.location"),
+            ("ssl.keystore.certificate.chain", "ssl.certificate.pem"),
+        ),
+        "key": _file_or_pem(reader, ("ssl.key.location",), ("ssl.keystore.key", "ssl.key.pem")),
         "key_password": reader.first("ssl.key.password", "ssl.keystore.password"),
         "protocols": tuple(filter(None, reader.take("ssl.enabled.protocols").split(","))),
         "cipher_suites": tuple(filter(None, reader.take("ssl.cipher.suites").split(","))),
@@ -196,5 +201,14 @@ def _tls(reader: _Reader) -> dict[str, Any]:
     return kept if is_checked else {**kept, "check_host_name": False}
 
 
-def _file(text: str) -> Path | None:
-    return Path(text).expanduser() if text else None
+def _file_or_pem(
+    reader: _Reader, files: tuple[str, ...], texts: tuple[str, ...]
+) -> Path | str | None:
+    """A file, or its content in PEM. Both at once are an error, as in Apache Kafka."""
+    file, text = reader.first(*files), reader.first(*texts)
+    if file and text:
+        raise invalid_value(
+            f"{' or '.join(files)} and {' or '.join(texts)} are both set",
+            "remove one of them: a file or its content",
+        )
+    return Path(file).expanduser() if file else text

@@ -54,6 +54,17 @@ def test_names_of_kafka_and_of_librdkafka() -> None:
     assert security_of({}).protocol == "PLAINTEXT"
 
 
+def test_a_file_and_its_content_are_not_set_at_once() -> None:
+    with pytest.raises(InvalidValue, match="both set: remove one of them"):
+        security_of(
+            {
+                "security.protocol": "SSL",
+                "ssl.ca.location": "/ca.pem",
+                "ssl.truststore.certificates": "CERTIFICATE",
+            }
+        )
+
+
 def test_invalid_properties() -> None:
     for properties, reason in (
         ({"security.protocol": "TLS"}, "unknown security.protocol 'TLS': use one of PLAINTEXT"),
