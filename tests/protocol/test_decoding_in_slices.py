@@ -68,6 +68,9 @@ def test_the_same_message_or_the_same_refusal(api: Api) -> None:
 
 @EVERY_API
 def test_the_other_side_of_a_forward(api: Api) -> None:
+    if api.name == "ApiVersions":  # never forwarded, and an error makes its response version 0
+        return
+
     def check(version: int, dice: Random) -> None:
         request, response = (
             random_message(dice, side, version, complete=True)
