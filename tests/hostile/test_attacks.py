@@ -28,6 +28,7 @@ from tests.hostile.attack import KNOWN_TOPIC
 from tests.hostile.attacks import ATTACKS
 from tests.hostile.costly import Recompressions
 from tests.hostile.good_client import EVERY_SECONDS, TOPIC
+from tests.hostile.machine import seconds_here
 from tests.hostile.trial import attacking
 from tests.nodes import ask, batch, connected, create_topic, node, produce
 
@@ -36,7 +37,7 @@ COMPRESSIONS = 10
 COMPRESSED_BYTES = 30_000
 ATTACKED_SECONDS = 0.5
 """Until the topic of the attackers exists, and their batches wait."""
-BOUNDS = {1: 0.05, 50: 0.25}
+BOUNDS = {1: seconds_here(0.05), 50: seconds_here(0.25)}
 ELAPSED_SECONDS_MAX = 1.0
 RESIDENT_BYTES_MAX = 384 * MIB
 """What an attack may add: the memory that the options below allow for clients, groups and metadata,

@@ -32,10 +32,11 @@ from mqd.security.scram_credentials import ScramCredential, ScramMechanism
 from mqd.server.authorization import split
 from mqd.server.context import CLIENT, PEER, Context
 from mqd.server.slices import finished_in_slices
+from tests.hostile.machine import seconds_here
 from tests.hostile.steps import Steps
 from tests.server.handlers.node import FakeNode, running_node
 
-SECONDS_MAX = 0.05
+SECONDS_MAX = seconds_here(0.05)
 TRIES = 3
 ACLS, USERS = 50_000, 20_000
 

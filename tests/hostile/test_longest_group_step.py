@@ -27,10 +27,11 @@ from mqd.types import TopicPartition
 from tests.coordinator.group.consumer_support import GROUP, Group
 from tests.coordinator.group.offset_support import commit
 from tests.coordinator.txn.transactions import Transactions
+from tests.hostile.machine import seconds_here
 from tests.hostile.test_longest_assignment import TRIES, timed, timed_deadlines
 
-SECONDS_MAX = 0.05
-MARKER_SECONDS_MAX = 0.02
+SECONDS_MAX = seconds_here(0.05)
+MARKER_SECONDS_MAX = seconds_here(0.02)
 OFFSETS = 50_000
 HEARTBEAT = {
     "group_id": GROUP,

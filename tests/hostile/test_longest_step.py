@@ -42,22 +42,23 @@ from mqd.raft.codec import InstallSnapshot, encode_message
 from mqd.raft.service import RaftService
 from mqd.server.handlers.list_offsets import MAX_TIMESTAMP
 from mqd.types import NodeId
+from tests.hostile.machine import seconds_here
 from tests.hostile.steps import Steps
 from tests.log.support import NOW, batch, wait_until
 from tests.server.rig import ME, OTHER, Client, rig, run_until_idle
 from tests.server.test_follower_fetch import Follower, replicated
 
-SECONDS_MAX = 0.05
-FOLLOWED_SECONDS_MAX = 0.01
+SECONDS_MAX = seconds_here(0.05)
+FOLLOWED_SECONDS_MAX = seconds_here(0.01)
 """For a fetch of fewer partitions than clusters have, so that the test is short."""
 
 TRIES = 3
-INSPECTION_SECONDS_MAX = 0.02
-PRODUCERS_SECONDS_MAX = 0.015
-DESCRIBED_SECONDS_MAX = 0.018
+INSPECTION_SECONDS_MAX = seconds_here(0.02)
+PRODUCERS_SECONDS_MAX = seconds_here(0.015)
+DESCRIBED_SECONDS_MAX = seconds_here(0.018)
 """Half of it frees the rows of the response."""
 WALKED_BATCHES = 60_000
-LOOKUP_SECONDS_MAX = 0.01
+LOOKUP_SECONDS_MAX = seconds_here(0.01)
 PARTITIONS = 2_000
 SNAPSHOT_TOPICS, TOPIC_PARTITIONS = 300, 100
 

@@ -18,11 +18,12 @@ import trio
 
 from mqd.limits import CREATED_TOPICS_MAX
 from mqd.protocol import apis
+from tests.hostile.machine import seconds_here
 from tests.hostile.steps import Steps
 from tests.hostile.worst_requests import APIS, ROWS_MAX, Worst, encoded, worst_requests
 from tests.nodes import RunningNode, ask, connected, create_topic, node
 
-SECONDS_MAX = 0.05
+SECONDS_MAX = seconds_here(0.05)
 TRIES = 3
 ANSWER_SECONDS = 30.0
 PARTITIONS = 500
