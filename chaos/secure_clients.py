@@ -141,7 +141,7 @@ class GroupReads:
 
 
 class Member(ABC):
-    """A member of a group that reads, in a thread, until it is told to leave."""
+    """A member of a group that reads in a thread until `leaving` is set."""
 
     def __init__(self, found: GroupReads, bootstrap: str, group: str, security: Security) -> None:
         self.found = found

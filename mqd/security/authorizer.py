@@ -311,14 +311,6 @@ class Authorizer:
         if not of_type:
             del self._of_principal[acl.resource_type, acl.principal]
 
-    def replace_all(self, acls: Mapping[UUID, Acl]) -> None:
-        """Replace all ACLs by these."""
-        for id in [id for id in self._acls if id not in acls]:
-            self.remove(id)
-        for id, acl in acls.items():
-            if self._acls.get(id) != acl._replace(host=canonical_host(acl.host)):
-                self.add(id, acl)
-
     def _patterns(self, acl: Acl) -> dict[tuple[ResourceType, str], _AclsOfPrincipals]:
         return self._prefixed if acl.pattern_type == PatternType.PREFIXED else self._exact
 
