@@ -32,11 +32,11 @@ from mqd.security.scram_credentials import ScramCredential, ScramMechanism
 from mqd.server.authorization import split
 from mqd.server.context import CLIENT, PEER, Context
 from mqd.server.slices import finished_in_slices
-from tests.hostile.machine import seconds_here
+from tests.hostile.machine import on_reference_machine
 from tests.hostile.steps import Steps
 from tests.server.handlers.node import FakeNode, running_node
 
-SECONDS_MAX = seconds_here(0.05)
+SECONDS_MAX = 0.05
 TRIES = 3
 ACLS, USERS = 50_000, 20_000
 
@@ -158,8 +158,8 @@ async def test_decisions_about_long_names() -> None:
             steps.begin()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_split, context, names)
-            tried.append(steps.longest)
-            if steps.longest < SECONDS_MAX:
+            tried.append(on_reference_machine(steps.longest))
+            if tried[-1] < SECONDS_MAX:
                 break
     trio.lowlevel.remove_instrument(steps)
     print(f"decisions about long names: {1000 * min(tried):.1f} ms")
@@ -195,8 +195,8 @@ async def measure(node: FakeNode, api_name: str, request: Callable[[int], dict[s
         steps.begin()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(handle, decoded)
-        tried.append((steps.longest, steps.of))
-        if steps.longest < SECONDS_MAX:
+        tried.append((on_reference_machine(steps.longest), steps.of))
+        if tried[-1][0] < SECONDS_MAX:
             break
     trio.lowlevel.remove_instrument(steps)
     longest, of = min(tried)
