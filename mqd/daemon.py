@@ -73,7 +73,7 @@ from mqd.replica.fetchers import Fetchers
 from mqd.replica.follower import FollowerOptions
 from mqd.replica.ports import ReplicaPorts
 from mqd.replica.service import ReplicaService
-from mqd.server.authorization import acls_changed, authorizer_of
+from mqd.server.authorization import acls_changed, acls_restored, authorizer_of
 from mqd.server.client_quotas import NodeQuotas
 from mqd.server.context import Node
 from mqd.server.coordinators import Coordinators
@@ -367,8 +367,10 @@ class Daemon:
         controller.lifecycle.disk_serial = lambda: self.logs.housekeeping.disk_serial
         controller.lifecycle.partitions_max = lambda: self.logs.partitions_max
         self.raft.peer_links.on_peer_gone = controller.session_watch.on_peer_gone
-        controller.subscribe(partial(acls_changed, self.authorizer))
-        controller.subscribe(self.quotas.changed)
+        controller.subscribe(
+            partial(acls_changed, self.authorizer), partial(acls_restored, self.authorizer)
+        )
+        controller.subscribe(self.quotas.changed, self.quotas.restored)
         controller.subscribe(self.publisher)
         controller.subscribe(self.coordinators.metadata_changed)
         controller.subscribe(self._on_image_changed)

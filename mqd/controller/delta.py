@@ -51,6 +51,11 @@ class Delta:
 
 Subscriber = Callable[[Delta, MetadataImage], None]
 """Called with a change and the image after it; it must not block."""
+Restoring = Callable[[Delta, MetadataImage], Work[Callable[[], None]]]
+"""What a subscriber with an index of its own does for a snapshot. Called with the change and the
+image after it. The steps may run in any thread, and change nothing. The call that they return
+applies the change.
+"""
 
 
 def difference(old: MetadataImage, new: MetadataImage) -> Work[Delta]:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from mqd.controller.commands import decode_command
-from mqd.controller.delta import Delta, Subscriber
+from mqd.controller.delta import Delta, Restoring, Subscriber
 from mqd.controller.image import MetadataImage
 from mqd.controller.replay import replay
 from mqd.controller.snapshot import restoring, snapshot_pieces
@@ -31,14 +32,14 @@ class MetadataMachine:
 
     def __init__(self) -> None:
         self.image = MetadataImage()
-        self._subscribers: list[Subscriber] = []
+        self._subscribers: list[tuple[Subscriber, Restoring | None]] = []
         self._skipped: deque[int] = deque(maxlen=_SKIPPED_REMEMBERED)
 
-    def subscribe(self, subscriber: Subscriber) -> None:
+    def subscribe(self, subscriber: Subscriber, restoring: Restoring | None = None) -> None:
         """Call `subscriber(delta, image)` after each change, in order of subscription, without an
-        await in between.
+        await in between. For a snapshot, `restoring` replaces this call.
         """
-        self._subscribers.append(subscriber)
+        self._subscribers.append((subscriber, restoring))
 
     def apply(self, index: int, command: bytes) -> int:
         image = self.image
@@ -50,7 +51,8 @@ class MetadataMachine:
         for record in records:
             replay(image, record, index, delta)
         image.index = index
-        self._publish(delta)
+        for subscriber, _ in self._subscribers:
+            subscriber(delta, image)
         return len(records) + len(delta.partitions_changed)
 
     def took_effect(self, index: int) -> bool:
@@ -62,17 +64,20 @@ class MetadataMachine:
 
     def restoring(self, data: bytes) -> Work[Callable[[], None]]:
         fresh, delta = yield from restoring(self.image, data)
+        applying: list[Callable[[], None]] = []
+        for subscriber, restore in self._subscribers:
+            if restore is None:
+                applying.append(partial(subscriber, delta, self.image))
+            else:
+                applying.append((yield from restore(delta, fresh)))
 
         def take_effect() -> None:
             self.image.become(fresh)
-            self._publish(delta)
+            for apply in applying:
+                apply()
 
         return take_effect
 
     def restore(self, data: bytes) -> None:
         """`restoring`, and the call that it returns, at once."""
         all_steps(self.restoring(data))()
-
-    def _publish(self, delta: Delta) -> None:
-        for subscriber in self._subscribers:
-            subscriber(delta, self.image)

@@ -17,7 +17,7 @@ import trio
 from mqd.config import NodeConfig
 from mqd.controller.brokers import Heartbeat, HeartbeatReply, Register
 from mqd.controller.channel import ControllerChannel, Forward
-from mqd.controller.delta import Subscriber
+from mqd.controller.delta import Restoring, Subscriber
 from mqd.controller.elections import Rebalance
 from mqd.controller.image import MetadataImage
 from mqd.controller.lifecycle import BrokerAddress, BrokerLifecycle
@@ -111,11 +111,11 @@ class ControllerService:
     def image(self) -> MetadataImage:
         return self._machine.image
 
-    def subscribe(self, subscriber: Subscriber) -> None:
+    def subscribe(self, subscriber: Subscriber, restoring: Restoring | None = None) -> None:
         """Call `subscriber(delta, image)` on this node after each change of the metadata; it must
-        not block.
+        not block. For a snapshot, `restoring` replaces this call.
         """
-        self._machine.subscribe(subscriber)
+        self._machine.subscribe(subscriber, restoring)
 
     def usage(self) -> Usage:
         """The size of the metadata, and this node's bound on it (DescribeCluster)."""

@@ -8,7 +8,7 @@ or to another node (I53). `authorizer.py` decides, `audit.py` logs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from operator import itemgetter
 from typing import Any, TypeVar
 from uuid import UUID
@@ -77,6 +77,13 @@ def acls_changed(authorizer: Authorizer, delta: Delta, image: MetadataImage) -> 
     for acl_id, acl in delta.acls_created.items():
         authorizer.add(acl_id, acl)
     assert len(authorizer) == len(image.acls), (len(authorizer), len(image.acls))
+
+
+def acls_restored(
+    authorizer: Authorizer, _: Delta, image: MetadataImage
+) -> Generator[None, None, Callable[[], None]]:
+    """`acls_changed` for a snapshot, which may have 100,000 ACLs: a second."""
+    return authorizer.loading(image.acls)
 
 
 def permissions_of(context: Context) -> Permissions | None:
