@@ -2,12 +2,12 @@
 
     python -m bench.client_roles CLIENT ROLE HOST:PORT TOPIC RECORDS VALUE_BYTES KEY_BYTES SPREAD
 
-Every producer has the same settings: acks=all, idempotence, batches of 256 KiB, 5 ms of linger, 32
-MiB of buffer if the client has this option, no compression, partition 0. Every consumer reads
-partition 0 from its beginning without a group, with at most 4 MiB in one response. It accesses the
-key and the value of each record. Producers send record by record and flush at the end. Consumers
-use the fastest documented API. The time of a producer is from the first record to the last
-acknowledgement. The time of a consumer is from the first fetch to the last record. Imports and
+Every producer has the same settings: acks=all, idempotence, batches of 256 KiB, 5 ms of linger, no
+compression, partition 0. It has 32 MiB of buffer if the client has this option. Every consumer
+reads partition 0 from its beginning without a group, with at most 4 MiB in one response. It
+accesses the key and the value of each record. Producers send record by record and flush at the end.
+Consumers use the fastest documented API. The time of a producer is from the first record to the
+last acknowledgement. The time of a consumer is from the first fetch to the last record. Imports and
 connecting are not measured. Prints one line of JSON: records, wall seconds, CPU seconds.
 """
 

@@ -9,10 +9,15 @@ from its beginning and checks that no key returns to an older value. After the l
 producer sends a record every 5 ms until nothing more can be cleaned. Then the topic is read once
 more, and each key is compared with its last update.
 
-Figures: the seconds of writing; the seconds from the last update until the topic is clean; the
-remaining records and bytes; the CPU time of the broker in both phases; the growth of its resident
-memory; the 50th and 99th percentile of produce latency during the cleaning. The brokers are
-measured one after the other, with the same options.
+Figures:
+- the seconds of writing
+- the seconds from the last update until the topic is clean
+- the remaining records and bytes
+- the CPU time of the broker in both phases
+- the growth of its resident memory
+- the 50th and 99th percentile of produce latency during the cleaning
+
+The brokers are measured one after the other, with the same options.
 """
 
 from __future__ import annotations

@@ -10,8 +10,11 @@ broker. `--jars` is a folder with the jar `spark-sql-kafka-0-10` and its depende
 Spark's own source and sink are measured, too. Without it, the source is compared with a source that
 returns prepared Arrow batches, and the sink with nothing.
 
-Benchmarks: `source` (batch into `noop`), `stream` (streaming, availableNow, into `noop`), `sink`
-(cached rows into a topic), `archive` (topic to Parquet, beside a scan of that Parquet).
+Benchmarks:
+- `source`: batch into `noop`
+- `stream`: streaming, availableNow, into `noop`
+- `sink`: cached rows into a topic
+- `archive`: topic to Parquet, beside a scan of that Parquet
 """
 
 from __future__ import annotations

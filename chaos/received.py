@@ -18,8 +18,8 @@ class Received(NamedTuple):
 
 
 def misplaced(received: Sequence[Received], wanted: Sequence[int]) -> str:
-    """The first records that are in the log twice, that the consumer got twice from one offset,
-    that it never got, or that it got after a later one.
+    """The first misplaced records. Such a record is in the log twice, or the consumer got it twice
+    from one offset, never, or after a later one.
     """
     offsets: dict[int, list[int]] = {}
     for each in received:

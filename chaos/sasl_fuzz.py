@@ -3,8 +3,9 @@
     python -m chaos.sasl_fuzz --seconds 3600 --seed 1
 
 starts a node with a SASL listener and sends them to it on several connections at a time. Between
-them, a good client logs in. The run fails if the node ends, logs a bug or a password, serves a
-request of a client that has not logged in, refuses the good client, or grows without end.
+them, a good client logs in. The run fails if the node ends, refuses the good client, or grows
+without end. It also fails if the node logs a bug or a password, or serves a client that has not
+logged in.
 """
 
 from __future__ import annotations

@@ -16,8 +16,9 @@ groups run all the time, each kind with mqd.client and with confluent-kafka. The
 The trial verifies that
 
 - no client of the load gets an error, and no connection breaks when certificates change;
-- each effect occurs within 5 s; a connection with an old password or a deleted user ends within
-  `connections.max.reauth.ms` and 5 s more, and one that lost an ACL stays open;
+- each effect occurs within 5 s;
+- a connection with an old password or a deleted user ends within `connections.max.reauth.ms` and
+  5 s more, and one that lost an ACL stays open;
 - no acknowledged record is lost, duplicated or out of order; both groups receive every record;
 - after the stop, replicas are identical, and `mqctl log verify` finds no damage.
 

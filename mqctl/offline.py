@@ -70,7 +70,7 @@ def segments_of(path: Path) -> list[Path]:
 
 def log_directories(path: Path) -> list[Path]:
     """The log directories at `path`: `path` itself if it contains partitions; else those of the
-    nodes below it; else the log.dirs that the node has recorded in this data directory; else its
+    nodes below it. Else the log.dirs that the node has recorded in this data directory; else its
     folder `logs`.
 
     In a copy of a data directory, log directories inside of it are found by name. Raises

@@ -4,7 +4,7 @@ A plan lists for each partition its replicas before and after, the preferred lea
 only replicas that must move. Impossible moves are listed with the reason.
 
 A drained replica goes to a rack without a replica of its partition, if there is one; there, to the
-broker with the fewest replicas. The result is balanced: no placed replica could move to a broker
+broker with the fewest replicas. The result is balanced. No placed replica could move to a broker
 with at least two fewer replicas and an equal or better spread over racks.
 """
 

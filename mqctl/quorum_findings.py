@@ -155,9 +155,9 @@ def check_brokers(observed: Observed) -> Iterable[Finding]:
             BAD,
             f"broker {broker_id} at {broker.host}:{broker.port}{rack} is fenced: the controller "
             "receives no heartbeats from it",
-            "start it; if it runs, check its log: a broker whose peers file names other voters, or "
-            "whose certificate has expired (`mqctl cert show`), is rejected;"
-            " only if its machine is lost for good:"
+            "start it; if it runs, check its log. A broker whose peers file names other voters, or "
+            "whose certificate has expired (`mqctl cert show`), is rejected."
+            " Only if its machine is lost for good:"
             f" `mqctl broker drain {broker_id}`, then `mqctl broker unregister {broker_id}`",
         )
     for broker_id, why in sorted(observed.unreachable.items()):

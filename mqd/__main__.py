@@ -145,7 +145,7 @@ def _add_dev(commands: _SubParsersAction[ArgumentParser]) -> None:
         type=_port,
         metavar="P",
         help="first of 2 * N consecutive ports: N for clients, N between nodes [default: those of "
-        "the cluster in DIR, else the first free block from 9092]",
+        "the cluster, else the first free block from 9092]",
     )
     command.add_argument(
         "--data",
@@ -386,8 +386,8 @@ def _check_advertised_host(host: str) -> Thread:
             logs.warn_all(
                 [
                     f"advertised_host {host!r} cannot be resolved ({reason}): clients that cannot "
-                    "resolve it cannot connect to this node;"
-                    " correct it in the peers file, or add the name to the DNS"
+                    "resolve it cannot connect; correct it in the peers file, or add the name to "
+                    "the DNS"
                 ]
             )
 

@@ -1,8 +1,8 @@
 """Subscriptions of client metrics (KIP-714): their keys and valid values. Pure.
 
 A subscription is a configured resource with a name that the administrator chooses. mqd keeps it. A
-broker without a receiver of telemetry pushes nothing to anybody, so, as in Apache Kafka, clients
-are not asked for metrics (GetTelemetrySubscriptions is not served).
+broker without a receiver of telemetry pushes nothing to anybody. So clients are not asked for
+metrics, as in Apache Kafka (GetTelemetrySubscriptions is not served).
 
 Codes and messages are Apache Kafka 4.3's, which clients show. Lists may repeat an element; Kafka
 keeps the first one.

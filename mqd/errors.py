@@ -259,8 +259,8 @@ class QuorumBroken(Exception):
         super().__init__(
             f"the metadata quorum is broken: {what}; this node stops to prevent damage. "
             "Either a process that is not a node of the cluster"
-            " reaches the peer port (let only the nodes reach it, and set cluster_secret), "
-            "or a voter's metadata was restored from an"
-            " old copy, or several voters were emptied at once: docs/OPERATIONS.md, When "
+            " reaches the peer port (let only the nodes reach it, and set cluster_secret). "
+            "Or a voter's metadata was restored from an"
+            " old copy, or several voters were emptied at once. See docs/OPERATIONS.md, When "
             "the quorum is broken"
         )

@@ -293,14 +293,14 @@ them for each request that adds some. A topic counts as five further partitions.
 Kafka has no limit but that of the record, 250,000 partitions.
 """
 GROUP_MIGRATION_ELEMENTS_MAX = 12_000
-"""Topics and partitions in the subscriptions and assignments of all members of a classic group that
-becomes a consumer group, or the reverse (KIP-848): 2 us each. With names of 30 characters, it is
-about as much as the records may take by `message.max.bytes`, a mebibyte.
+"""Topics and partitions in the subscriptions and assignments of all members of a group that
+migrates between the two protocols (KIP-848): 2 us each. With names of 30 characters, it is about as
+much as the records may take by `message.max.bytes`, a mebibyte.
 """
 GROUP_RECORD_BYTES_MAX = 8 * MIB
 """The metadata of a member or of a classic group in one record, and of all members of a group that
-changes its protocol: they are encoded, written and decoded in one step, 3 ms a mebibyte. The limit
-is `message.max.bytes` if that is less.
+changes its protocol. One step encodes, writes and decodes them, in 3 ms a mebibyte. The limit is
+`message.max.bytes` if that is less.
 """
 SUBSCRIPTIONS_STEPS_MAX = 50_000
 """Steps in which a coordinator reads what a classic group subscribes to: 0.15 us each, mostly one

@@ -10,7 +10,7 @@ node has the same file.
     peer_port = 9192     # the other nodes
 
 Optional for the file: cluster_secret = "...", with which nodes authenticate to each other (16 to
-1024 random characters), or cluster_secret_file = "name", a file with only the secret, relative to
+1024 random characters). Or cluster_secret_file = "name", a file with only the secret, relative to
 the peers file. A warning is logged if users other than the owner can read the secret.
 
 Optional for a node: rack, voter (default: true for the first five), advertised_host and
@@ -94,8 +94,8 @@ class Peers:
         if self.secret is None and not is_loopback(node.host):
             raise ConfigError(
                 f"{self.path}: node {node_id} listens for other nodes on "
-                f"{node.host}:{node.peer_port} without a cluster secret,"
-                " so any machine that can reach this port could act as a node. Set "
+                f"{node.host}:{node.peer_port} without a cluster secret:"
+                " any machine that can reach it could act as a node. Set "
                 "cluster_secret_file in the peers file of every"
                 " node (openssl rand -base64 32), or add --insecure-peers"
             )

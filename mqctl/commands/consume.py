@@ -68,7 +68,7 @@ _TABLE = "{partition:>4}  {offset:>12}  {timestamp:24}  {key:24}  {value}\n"
     "text_format",
     metavar="FORMAT",
     help=r"Format of a record: %t topic, %p partition, %o offset, %k key, %v value, %h headers, "
-    r"%T timestamp, %K and %V lengths of key and value; %k{hex} is the key in hex. "
+    r"%T timestamp, %K and %V lengths of key and value. %k{hex} is the key in hex. "
     r"[default: %v\n]",
 )
 @click.option(

@@ -356,7 +356,7 @@ def abort(
                     # any client may have named it
                     fence = f"mqctl txn fence {shlex.quote(known.transactional_id)}"
                     raise Failure(
-                        f"the transaction of producer {each.producer_id} in {partition} is not "
+                        f"producer {each.producer_id}'s transaction in {partition} is not "
                         "hanging: the coordinator of transactional id"
                         f" {known.transactional_id!r} knows it ({known.state}), and may commit it "
                         "in other partitions",

@@ -143,9 +143,9 @@ class ClusterClient:
 
     async def connection_to(self, address: tuple[str, int], *, purpose: str = "") -> PeerConnection:
         """The live connection to an address; opens one if there is none. Raises PeerUnreachable.
-        Responses come in order. So a caller whose requests wait at the broker (a fetch that waits
-        for data) passes a `purpose` of its own and gets its own connection. Concurrent callers
-        share one attempt.
+        Responses come in order. So a caller whose requests wait at the broker, as a fetch does,
+        passes a `purpose` of its own. It gets its own connection. Concurrent callers share one
+        attempt.
         """
         self.check_open()
         place = (*address, purpose)
@@ -198,8 +198,8 @@ class ClusterClient:
         return error
 
     def _ended_early(self, error: ConnectionBroken) -> ConnectionBroken:
-        """The error if a broker ends the first connection before the response to its first request:
-        a listener may do this if it expects another protocol.
+        """The error if a broker ends the first connection before the response to its first request.
+        A listener may do this if it expects another protocol.
         """
         security = self._security
         if security.has_sasl:

@@ -154,8 +154,8 @@ class AuthenticationFailed(ClientError):
 
 
 class TlsHandshakeFailed(PeerUnreachable):
-    """The broker answers, and the two do not agree on TLS: a certificate that one of them does not
-    trust, or a listener of the other kind. A retry fails too, until somebody repairs it.
+    """The broker answers, and the two do not agree on TLS. One of them does not trust a
+    certificate, or the listener is of the other kind. A retry fails too, until somebody repairs it.
     """
 
 

@@ -1,7 +1,7 @@
 """Nurseries for the blocks of a client: one exception leaves them, never a group of ours.
 
-The exception that leaves is the first of these: that of the user's block; the ClientError of a task
-of the client; ClientCrashed, for any other exception of such a task. A cancellation leaves as one
+The exception that leaves is that of the user's block. Else it is the ClientError of a task of the
+client, else ClientCrashed, for any other exception of such a task. A cancellation leaves as one
 `trio.Cancelled`, unless a task has failed. An exception group leaves only if the block itself
 raised it, for example because the user's own nursery is in the block.
 """

@@ -245,7 +245,7 @@ class PeerConnection:
     async def post(
         self, api: Api, version: int, body: bytes | bytearray | memoryview | RequestParts
     ) -> Posted:
-        """Queue an encoded body behind those that were posted before, and return at once: a task
+        """Queue an encoded body behind those that were posted before, and return at once. A task
         that posts one after the other decides the order in which the peer sees them. `response_to`
         waits for the response. Raises ConnectionBroken.
 

@@ -77,8 +77,8 @@ def decide_register(
     nothing.
 
     The first registration of all gives an empty log its cluster id. Raises INCONSISTENT_CLUSTER_ID
-    for a node of another cluster, UNSUPPORTED_VERSION for one whose release cannot read the
-    metadata, INVALID_REGISTRATION for a host name or a rack that is too long.
+    for a node of another cluster, and UNSUPPORTED_VERSION for one whose release cannot read the
+    metadata. Raises INVALID_REGISTRATION for a name of a host, listener or rack that is too long.
     The peers file bounds the number of brokers, so the bound on the metadata does not apply.
     """
     texts = [("host name", op.host), ("rack", op.rack or "")]

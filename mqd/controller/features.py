@@ -128,5 +128,5 @@ def _check_metadata_version(
         raise MqError(
             ErrorCode.INVALID_UPDATE_VERSION,
             f"{wrong} No connection to the controller shows that node {nodes} runs a release that "
-            "supports it: start it with this release, or unregister it if it will not return.",
+            "supports it. Start it with this release, or unregister it if it will not return.",
         )

@@ -178,9 +178,9 @@ class BrokerLifecycle:
             and named not in (NO_EPOCH, broker.epoch, broker.vouched_epoch)
         ):
             logger.error(
-                "the controller ignores the replicas of this node until they are copied again: it "
-                "knows a later state of them, so a disk is an older copy of itself, or the broker "
-                "was unregistered disk_serial=%d registration=%d",
+                "the controller ignores the replicas of this node until they are copied again "
+                "disk_serial=%d registration=%d reason='it knows a later state of them: a disk is "
+                "an older copy of itself, or the broker was unregistered'",
                 self.disk_serial_found,
                 named,
             )

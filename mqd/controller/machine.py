@@ -1,9 +1,9 @@
 """The metadata image as Raft's state machine: `RaftService(machine=...)`.
 
 A command takes effect only if its decider had seen everything before it: `base_index` is the index
-of the last command that took effect here. Otherwise every node skips it alike. So a decision of a
-deposed controller, or a proposal with an unknown outcome, never applies to an image that the
-controller did not see (I10).
+of the last command that took effect here. Otherwise every node skips it alike. So no command
+applies to an image that its controller did not see (I10). Such a command is a decision of a deposed
+controller, or a proposal with an unknown outcome.
 """
 
 from __future__ import annotations

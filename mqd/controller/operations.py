@@ -202,9 +202,9 @@ class Operations:
         """Decide and commit here; returns the decision's reply.
 
         Raises MqError: KAFKA_STORAGE_ERROR (no space, no change), NOT_CONTROLLER (no change, or
-        only one that a retry sees), REQUEST_TIMED_OUT (the change may have happened or may still
-        happen), or the decision's own error. If it is cancelled while it waits, the change may
-        still happen.
+        only one that a retry sees), or the decision's own error. After REQUEST_TIMED_OUT, the
+        change may have happened or may still happen. If it is cancelled while it waits, the change
+        may still happen.
         """
         if isinstance(op, _GROWS) and (full := self.space()) is not None:
             raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, full)

@@ -1,8 +1,11 @@
 """The fields that records and commands of the metadata log consist of.
 
-uvarint  = LEB128; string = uvarint size, UTF-8; a nullable string has size + 1, null is 0;
-uuid     = 16 bytes; node = uvarint of the node id + 1, so that -1 has a value
-bytes    = uvarint size, bytes; number = 8 bytes, IEEE 754; a nullable one has a byte 0 or 1 first
+- uvarint: LEB128
+- string: uvarint size, UTF-8; a nullable string has size + 1, null is 0
+- uuid: 16 bytes
+- node: uvarint of the node id + 1, so that -1 has a value
+- bytes: uvarint size, bytes
+- number: 8 bytes, IEEE 754; a nullable one has a byte 0 or 1 first
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ def check_config_bytes(configs: Iterable[tuple[str, str | None]]) -> None:
     if total > CONFIG_BYTES_PER_REQUEST_MAX:
         raise MqError(
             ErrorCode.POLICY_VIOLATION,
-            f"Unable to perform excessively large batch operation: the configs of the request and "
-            f"the present ones of its resources have {total} characters, at most "
+            "Unable to perform excessively large batch operation: the configs of the request and "
+            f"the present ones of its resources have {total} characters. At most "
             f"{CONFIG_BYTES_PER_REQUEST_MAX} are allowed. Split the request.",
         )
 

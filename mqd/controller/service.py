@@ -1,10 +1,12 @@
 """The controller, and the parts of every node that send requests to it. The controller is the only
 writer of the metadata; it runs on the node that leads the quorum.
 
-`ControllerService` connects the parts: operations.py decides and commits; channel.py finds the
-controller; lifecycle.py registers this node and sends its heartbeats; session_watch.py fences
-brokers whose session has expired; replica_reports.py, producer_id_manager.py and
-topic_creation.py send requests to the controller.
+`ControllerService` connects the parts:
+- operations.py decides and commits
+- channel.py finds the controller
+- lifecycle.py registers this node and sends its heartbeats
+- session_watch.py fences brokers whose session has expired
+- replica_reports.py, producer_id_manager.py and topic_creation.py send requests to the controller
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class SessionWatch:
         """On the controller: extend a broker's session, and fence or unfence the broker if due.
 
         Raises NOT_CONTROLLER also if this node received no reply from a majority for half a
-        session: it may have been deposed, and its brokers must not rely on it. A node that did not
+        session. It may have been deposed, and its brokers must not rely on it. A node that did not
         run for a while finds heartbeats that waited, and old replies of its voters. So only a
         leader that surely led a moment ago (I26) responds at once; any other one confirms first
         that it leads.

@@ -60,7 +60,7 @@ logger = logging.getLogger(__name__)
 
 GROUPS_SHARE: Final = 4
 """Overrides of groups, which need not exist, and subscriptions of client metrics take at most this
-part of the bound: they do not take the space of topics.
+part of the bound. So they do not take the space of topics.
 """
 ACCESS_SHARE: Final = 4
 """The same for SCRAM credentials, ACLs and client quotas: their users and resources need not exist.
@@ -93,7 +93,7 @@ class Room:
                 raise MqError(
                     ErrorCode.POLICY_VIOLATION,
                     "Config overrides of groups, and subscriptions of client metrics, take "
-                    f"{self._image.groups_size} bytes, and this change needs {more} more: together "
+                    f"{self._image.groups_size} bytes, and this change needs {more} more. Together "
                     f"they may take at most a quarter of metadata.image.max.bytes="
                     f"{self._bytes_max}. Delete those that are not used.",
                 )
@@ -103,7 +103,7 @@ class Room:
                 raise MqError(
                     ErrorCode.POLICY_VIOLATION,
                     f"SCRAM credentials, ACLs and client quotas take {self._image.access_size} "
-                    f"bytes, and this change needs {more} more: together they may take at most a "
+                    f"bytes, and this change needs {more} more. Together they may take at most a "
                     f"quarter of metadata.image.max.bytes={self._bytes_max}. Delete those that are "
                     "not used.",
                 )

@@ -1,8 +1,8 @@
 """How a shard reads its log: batches of the partition's bytes become calls of `replay`.
 
-Only what cannot be decoded is skipped, and counted: a damaged batch, and a record of a version that
-the shard's codec does not know (`RecordFormatError`). Any other exception in `replay` is a bug and
-rises to the caller, which does not serve the shard.
+Only what cannot be decoded is skipped, and counted. It is a damaged batch, or a record of a version
+that the shard's codec does not know (`RecordFormatError`). Any other exception in `replay` is a bug
+and rises to the caller, which does not serve the shard.
 """
 
 from __future__ import annotations

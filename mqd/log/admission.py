@@ -83,8 +83,8 @@ def refuse_shape(view: memoryview, config: LogConfig, client: bool) -> None:
 def refuse_content(
     view: memoryview, config: LogConfig, inspection: RecordInspection, now_ms: int, client: bool
 ) -> None:
-    """Raises if this log does not accept a batch: a control batch, a broker's timestamps,
-    timestamps out of range, more bytes than a segment, records without keys."""
+    """Raises if this log does not accept a batch. Reasons are a control batch, a broker's
+    timestamps, timestamps out of range, more bytes than a segment, and records without keys."""
     size = len(view)
     header = _header_of(view)
     codec = header.attributes & CODEC_MASK

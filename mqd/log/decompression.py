@@ -2,7 +2,7 @@
 
 A small batch is decompressed at once, others by a worker thread (server/batch_work.py). The size is
 known before, from the stream. Only gzip can state a wrong size. Then the first attempt ends at the
-stated size, and the second one has the size of the limit: so `size` is never below what it takes.
+stated size, and the second one has the size of the limit. So `size` is never below what it takes.
 """
 
 from __future__ import annotations

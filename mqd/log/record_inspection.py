@@ -46,8 +46,8 @@ _RECORDS_COUNT_POSITION = 57
 def is_large(
     view: memoryview, start: int, stop: int, bytes_at_once: int = INSPECTED_AT_ONCE_BYTES
 ) -> bool:
-    """Whether an inspection of the keys in the batch in [start, stop) is too much work for one
-    step of the event loop: more decompressed bytes than this, or very many records.
+    """Whether the keys in the batch in [start, stop) are too much work for one step of the event
+    loop. The batch has more decompressed bytes than this, or very many records.
     """
     return (
         has_many_records(view, start, stop) or decompressed_bytes(view, start, stop) > bytes_at_once
@@ -130,9 +130,10 @@ class RecordInspection:
     ) -> None:
         """Raises MqError for a batch with records without keys, or beyond the bounds.
 
-        INVALID_RECORD (names the first few such records), CORRUPT_MESSAGE, MESSAGE_TOO_LARGE beyond
-        the bounds of a batch (Java's producer then splits it), KAFKA_STORAGE_ERROR (retriable)
-        beyond the bound of a turn, or for a large batch that was not inspected before.
+        INVALID_RECORD names the first few such records. Others are CORRUPT_MESSAGE, and
+        MESSAGE_TOO_LARGE beyond the bounds of a batch (Java's producer then splits it).
+        KAFKA_STORAGE_ERROR (retriable) is raised beyond the bound of a turn, or for a large batch
+        that was not inspected before.
         """
         inspected = self._inspected.get(id(view))
         if inspected is not None:
@@ -268,10 +269,10 @@ def first_record_since(
     `start_offset` on and below `limit_offset`. None: there is none. In slices; a yielded
     decompression is for a worker thread.
 
-    By its header, the batch has such a record. An empty batch, which compaction leaves, has none.
-    If a batch is too large (its `view` is None, or it would be when decompressed), has too many
-    records, is damaged, or has only older records, the result is its first offset and its largest
-    timestamp: a consumer that seeks there misses no record.
+    By its header, the batch has such a record. An empty batch, which compaction leaves, has none. A
+    batch is not searched if it is too large (`view` is None, or it would be when decompressed) or
+    has too many records. Then, or if it is damaged or has only older records, the result is its
+    first offset and its largest timestamp. A consumer that seeks there misses no record.
     """
     if not header.records_count:
         return None

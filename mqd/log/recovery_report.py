@@ -15,9 +15,8 @@ logger = logging.getLogger(__name__)
 
 REMEDY: Final = (
     "Nothing was changed; restore the partition from a replica or a backup. To start it empty, "
-    "move its directory away and remove its line"
-    f" from {HIGH_WATERMARK_CHECKPOINT} (and lower the count in its second line) while the node is "
-    "stopped"
+    "stop the node, move its directory away and remove its line"
+    f" from {HIGH_WATERMARK_CHECKPOINT} (and lower the count in its second line)"
 )
 
 

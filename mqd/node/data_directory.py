@@ -126,10 +126,10 @@ class DataDirectory:
         for directory in logs.directories.values():
             if directory.id in older:
                 logger.error(
-                    "log directory is an older copy, acknowledged records may be missing: this"
-                    " node copies them from other replicas; records without one stay lost unless"
-                    " you stop the node and restore the newer directory"
-                    " directory=%s expected_disk_serial=%d found_disk_serial=%d",
+                    "log directory is an older copy, acknowledged records may be missing"
+                    " directory=%s expected_disk_serial=%d found_disk_serial=%d"
+                    " effect='this node copies them from other replicas; records without one stay"
+                    " lost' remedy='stop the node and restore the newer directory'",
                     directory.path,
                     older[directory.id],
                     found[directory.id],

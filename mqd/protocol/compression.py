@@ -140,7 +140,7 @@ def _slice_bytes(codec: Codec, level: int | None) -> int:
 
 
 def stated_bytes(codec: Codec, data: Buffer, limit: int) -> int:
-    """What a stream states about the size of its content, in up to 0.3 ms: at most `limit`, and
+    """What a stream states about the size of its content, in up to 0.3 ms. At most `limit`; exactly
     `limit` if it is damaged or has too many blocks to look at. Zero for an empty stream.
 
     An upper bound, except for gzip: a wrong trailer, or one of several members.

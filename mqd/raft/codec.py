@@ -1,9 +1,9 @@
 """The messages between nodes of the quorum, as bytes. Pure, and without pickle.
 
-A frame on the peer listener is an ordinary request: int32 length, then request header v1 (int16 api
-key, int16 version 0, int32 correlation id, nullable string client id), then the body below. Two
-private keys are used: 32000 opens a connection (handshake.py), 32001 carries a message and has
-no response.
+A frame on the peer listener is an ordinary request: int32 length, then request header v1, then the
+body below. The header has int16 api key, int16 version 0, int32 correlation id, and nullable string
+client id. Two private keys are used: 32000 opens a connection (handshake.py), 32001 carries a
+message and has no response.
 
 Body of a message: uint32 CRC-32C of the rest, uint8 type, fixed fields, then entries or a
 snapshot's bytes. Bytes that do not decode to exactly one message within its bounds raise

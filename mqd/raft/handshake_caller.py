@@ -43,8 +43,8 @@ class _Caller:
     def _other_secret(self) -> HandshakeRefused:
         return HandshakeRefused(
             f"the process at the address of node {self.receiver} does not have the cluster "
-            "secret of this node:"
-            " give all nodes the same cluster_id and cluster_secret in their peers files"
+            "secret of this node."
+            " Give all nodes the same cluster_id and cluster_secret in their peers files"
         )
 
     def _granted(self, response: bytes) -> bytes:

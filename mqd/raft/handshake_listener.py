@@ -109,8 +109,8 @@ class ListenerHandshake:
             raise _CallerRefused(
                 "is not of this cluster: ",
                 "the proof is wrong. The cluster ids or the cluster secrets differ, or only "
-                "one node has a secret:"
-                " give all nodes the same cluster_id and cluster_secret in their peers files",
+                "one node has a secret."
+                " Give all nodes the same cluster_id and cluster_secret in their peers files",
             )
         self._proven = True
         return own.proof(b"listener proof", self._hello, self._challenge)

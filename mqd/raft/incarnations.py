@@ -103,7 +103,7 @@ class Incarnations:
         if now - latest.received_at <= self._silence:
             raise IncarnationRefused(
                 f"another process at {address} runs under this id and is connected: two nodes run"
-                f" under id {node_id}; stop the one that does not belong, or give it its own id"
+                f" under id {node_id}; stop the wrong one, or give it its own id"
             )
         if called_at <= current.began_at:
             raise IncarnationRefused(
@@ -113,8 +113,8 @@ class Incarnations:
         if latest.received_at > -math.inf:
             logger.warning(
                 "a node has a new process, the previous one is connected but silent node=%d"
-                " previous_address=%s reason='its machine lost power or the network, or two"
-                " nodes use the same id'",
+                " previous_address=%s reason='it lost power or the network, or two nodes use the"
+                " same id'",
                 node_id,
                 address,
             )

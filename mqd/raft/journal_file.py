@@ -53,7 +53,7 @@ class JournalFile:
 
     def append_pending(self) -> None:
         """Raises OSError. If there is no space, the file is truncated to its durable part, and the
-        call may be retried; after a failed fsync the file must be replaced (I15).
+        call may be retried. After a failed fsync the file must be replaced (I15).
         """
         written = False
         try:

@@ -240,6 +240,6 @@ def _check_owner(
     if (found_cluster, found_node) != (cluster_id, node_id):
         raise StorageError(
             f"{path} belongs to node {found_node} of cluster {found_cluster}, this is node "
-            f"{node_id} of cluster {cluster_id}:"
-            " give each node its own data directory, or correct the peers file"
+            f"{node_id} of cluster {cluster_id}."
+            " Give each node its own data directory, or correct the peers file"
         )

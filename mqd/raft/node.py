@@ -5,10 +5,14 @@ Durability, by construction: a turn changes memory only. Messages to send wait i
 the journal's flush has returned. The commit index never passes the journal's durable index
 (pysyncobj_node.py).
 
-The parts: pysyncobj_node.py (PySyncObj: roles, terms, votes, the commit rule), elections.py
-(pre-votes, vote count), voter_recovery.py (a voter with an empty log), membership.py (the voter
-set), append_check.py (a follower's log), replication.py (a leader's followers),
-snapshot_transfer.py and snapshots.py.
+The parts:
+- pysyncobj_node.py: PySyncObj, with roles, terms, votes, the commit rule
+- elections.py: pre-votes, vote count
+- voter_recovery.py: a voter with an empty log
+- membership.py: the voter set
+- append_check.py: a follower's log
+- replication.py: a leader's followers
+- snapshot_transfer.py, snapshots.py
 
 No threads, no clock, no randomness, no sockets: `now` comes in with each call, and `random` is a
 parameter.
@@ -65,9 +69,9 @@ class RaftNode(VotingNode):
     """One voter, or an observer: a node that follows the log, never votes, and counts for no
     majority.
 
-    The owner makes one call at a time, in this order: any of `receive`, `connected`,
-    `peer_configured`, `disconnected`, `restarted`, `peer_gone`, `propose`; `turn`; the journal's
-    `flush` if it is dirty; `flushed`. The real owner is service.py.
+    The owner makes one call at a time. It first makes any of `receive`, `connected`,
+    `peer_configured`, `disconnected`, `restarted`, `peer_gone`, `propose`. Then follow `turn`, the
+    journal's `flush` if it is dirty, and `flushed`. The real owner is service.py.
     """
 
     def __init__(

@@ -48,7 +48,7 @@ class PeerLinks:
         self._clock = clock
         self._before_next_turn = before_next_turn
         self.on_peer_gone: Callable[[int], None] | None = None
-        """Called with the id of a node whose process seems to have ended: the connection to it
+        """Called with the id of a node whose process seems to have ended. The connection to it
         broke, and a new one was refused at once (ECONNREFUSED). A hint, not a proof.
         """
         self.handshakes = HandshakeRunner(

@@ -1,11 +1,19 @@
 """PySyncObj with mqd's names: with pysyncobj_pinned.py, the only file that uses its private names.
 
 PySyncObj 0.3.17 keeps the roles, terms, votes, election timers, the commit rule and the order of
-applying. Its unsafe parts are replaced here and in node.py: the append handler (A, B), replies (C,
-L), snapshots (D, E, I), callbacks (F), its journal (G, H), back-tracking (J), sending (K, N),
-forwarding (M), the senders that it accepts (O), silent disk errors (P), needless elections and
-voters that lost their log (Q). The letters are those of tests/raft/test_defects.py, which shows
-each one.
+applying. Its unsafe parts are replaced here and in node.py. The letters are those of
+tests/raft/test_defects.py, which shows each one.
+- A, B: the append handler
+- C, L: replies
+- D, E, I: snapshots
+- F: callbacks
+- G, H: its journal
+- J: back-tracking
+- K, N: sending
+- M: forwarding
+- O: the senders that it accepts
+- P: silent disk errors
+- Q: needless elections, and voters that lost their log
 
 The commit index is a property (`_SyncObj__raftCommitIndex`): whatever PySyncObj computes, it never
 passes the journal's durable index. So a leader's own copy counts once it is synced, also in a

@@ -64,8 +64,8 @@ def quorum_lost_reason(voters: int, intact: Collection[int]) -> str | None:
         which = f"of {voters}, none"
     return (
         f"no majority of the voters has its log ({which}), so no leader can be"
-        " elected: if the others are new, set voter = false for them in the peers file of every"
-        " node and add them one at a time; if they were emptied: docs/OPERATIONS.md, When the"
+        " elected. If the others are new, set voter = false for them in the peers file of every"
+        " node and add them one at a time. If they were emptied, see docs/OPERATIONS.md, When the"
         " quorum is broken"
     )
 
@@ -100,7 +100,7 @@ class VoterRecovery:
         """
 
     def on_reply(self, sender: int, reply: RecoveryReply) -> None:
-        """`sender`: any node. A voter by the log may have left the peers file already; without its
+        """`sender`: any node. A voter by the log may have left the peers file already. Without its
         reply a majority of the voters by the log may be out of reach."""
         if reply.nonce == self.nonce:
             self._replies[sender] = reply

@@ -238,7 +238,7 @@ def disagreement(us: int, ours: VoterView, them: int, theirs: VoterView) -> str 
         first_known = f"at first node {us} knew {ours.current}, node {them} {theirs.current}"
         return (
             f"{files}; {first_known}; no voter set is committed yet. Give all nodes the same peers "
-            "file, and remove DATA/metadata of"
+            "file. Remove DATA/metadata of"
             " nodes that were started with another one and have never been part of the cluster"
         )
     if len(ours.configured ^ theirs.configured) > 1:

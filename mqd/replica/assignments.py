@@ -220,8 +220,8 @@ class Assignments:
         self._logs.delete(partition.assignment.topic_partition)
 
     def remove_unopened(self, topic_partition: TopicPartition) -> None:
-        """Delete the log of a partition that is not open and no longer assigned to this node, also
-        if it was never opened since the start.
+        """Delete the log of a partition that is not open and no longer assigned to this node. It
+        may never have been open since the start.
         """
         self._offline.forget(topic_partition)
         self._logs.delete(topic_partition)

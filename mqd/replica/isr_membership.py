@@ -175,8 +175,8 @@ class IsrMembership:
         return change
 
     def propose(self, isr: frozenset[NodeId]) -> IsrChange | None:
-        """Propose an ISR: its members in the order of the replicas, each with the broker epoch
-        under which it is known to be in sync (KIP-903, I24).
+        """Propose an ISR: its members in the order of the replicas. Each has the broker epoch under
+        which it is known to be in sync (KIP-903, I24).
 
         None if this node knows that the controller would refuse it. A refusal raises the partition
         epoch. The metadata with the new epoch shows the leader the reason, so the leader does not

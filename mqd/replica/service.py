@@ -1,8 +1,15 @@
 """The partitions of a node: connects the parts, and keeps the contact with the controller.
 
-The parts: partition_table.py (the partitions), assignments.py (applies the metadata to them),
-offline.py (logs that cannot be used), turn.py (appends), parked.py (requests that wait),
-isr_changes.py (changes of the ISRs) and fetch_session.py. Followers' tasks are in fetchers.py.
+The parts:
+- partition_table.py: the partitions
+- assignments.py: applies the metadata to them
+- offline.py: logs that cannot be used
+- turn.py: appends
+- parked.py: requests that wait
+- isr_changes.py: changes of the ISRs
+- fetch_session.py: the sessions of incremental fetches
+
+Followers' tasks are in fetchers.py.
 """
 
 from __future__ import annotations

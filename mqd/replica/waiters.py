@@ -20,8 +20,8 @@ _LEFT_AT_ONCE = 10 * DECODED_AT_ONCE_ROWS
 PartitionT = TypeVar("PartitionT")
 
 Append = tuple[PartitionT, Offset, list[Any], int]
-"""One appended batch of a produce request: its partition, the offset that it waits for, the rows of
-the response, and the index of its row among them.
+"""One appended batch of a produce request. It has its partition, the offset that it waits for, the
+rows of the response, and the index of its row.
 
 The offset: the batch waits until the high watermark reaches it. `WRITE_ONLY`: it waits for nothing.
 Less than that (`until_durable`): it waits for this replica's fdatasync, and for no follower.

@@ -1,9 +1,9 @@
 """The subject of a certificate, as Java's X500Principal prints it (RFC 2253), and its alternative
 names. A core.
 
-Kafka's rules and ACLs name clients by this text, so it must be equal to Java's: the last name of
-the certificate first, names of nine attributes, and dotted numbers with the value in hexadecimal
-for all others.
+Kafka's rules and ACLs name clients by this text, so it must be equal to Java's. The last name of
+the certificate comes first. Nine attributes have names; all others have dotted numbers, with the
+value in hexadecimal.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 whose connection it is. A core.
 
 A client optionally sends ApiVersions, then SaslHandshake with a mechanism, then the tokens of this
-mechanism: after SaslHandshake v1 in SaslAuthenticate requests, after v0 as bare frames. Before the
-session expires, it sends SaslHandshake again. States and sentences are those of Apache Kafka's
-SaslServerAuthenticator.
+mechanism. After SaslHandshake v1 they are in SaslAuthenticate requests, after v0 they are bare
+frames. Before the session expires, it sends SaslHandshake again. States and sentences are those of
+Apache Kafka's SaslServerAuthenticator.
 
 The principal does not change while the connection lives, and is set only when a mechanism has
 proved it (I52).

@@ -1,8 +1,8 @@
 """Authorization of client requests: checks for handlers, and their errors (Kafka's AuthHelper).
 
-Only client requests are checked. Requests on the peer listener come from nodes of this cluster: the
-node that got the client's request has checked it, before it forwarded the request to the controller
-or to another node (I53). `authorizer.py` decides, `audit.py` logs.
+Only client requests are checked. Requests on the peer listener come from nodes of this cluster. The
+node that got the client's request has checked it before it forwarded it to the controller or to
+another node (I53). `authorizer.py` decides, `audit.py` logs.
 """
 
 from __future__ import annotations

@@ -6,10 +6,11 @@ before. The next slice is for the smallest class. So a small batch waits for one
 one: a decompression takes 50 to 100 ms, any other slice 5 ms. Every fourth slice is for the batch
 that has waited longest, so that large batches progress.
 
-Within a class, the next batch is for the address that has used the least time of the thread, and of
-its connections for the one that has used the least (weighted fair queueing). Who had no batch for a
-while continues at the virtual time: the time that each of the others could have used by then. So a
-client at another address waits for a few batches, however many connections flood the node.
+Within a class, the next batch is for the address that has used the least time of the thread. Of its
+connections, the one that has used the least comes first (weighted fair queueing). An address
+without a batch for a while continues at the virtual time: the time that each of the others could
+have used by then. So a client at another address waits for a few batches, however many connections
+flood the node.
 
 One batch of each class may have begun, so all of them take at most twice the largest size together.
 A batch whose client has closed the connection is given up before its next slice.

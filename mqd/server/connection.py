@@ -434,8 +434,8 @@ class Connection:
 
     @property
     def must_wait(self) -> bool:
-        """Whether the next request must wait: for an earlier response, for the send queue, for the
-        next turn, or for the end of a throttle time.
+        """Whether the next request must wait: for an earlier response, the send queue, the next
+        turn, or the end of a throttle time.
         """
         if (
             self.barrier

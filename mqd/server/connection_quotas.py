@@ -1,6 +1,6 @@
-"""Which new connections a node accepts: bounds on all clients, on one address, on nodes of the
-cluster, and on connections that have not completed the handshake. Limits of one listener are in
-listener_limits.py.
+"""Which new connections a node accepts. There are bounds on all clients, on one address, on nodes
+of the cluster, and on connections that have not completed the handshake. Limits of one listener are
+in listener_limits.py.
 """
 
 from __future__ import annotations

@@ -214,8 +214,9 @@ class FollowerFetch:
         plan.size, plan.urgent = size, urgent or not session.open
 
     def _is_urgent(self, followed: PartitionWatch, row: FetchRow) -> bool:
-        """Whether changes without records are sent at once: the first response about a partition, a
-        new log start offset, and a new high watermark if consumers read from followers.
+        """Whether changes without records are sent at once. They are the first response about a
+        partition, a new log start offset, and a new high watermark if consumers read from
+        followers.
         """
         if followed.last_sent is None or self._replica.parked.consumers_read_from_followers:
             return True

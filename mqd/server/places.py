@@ -47,7 +47,7 @@ class Places:
     """Limits the number of requests of one listener that run in tasks at once: the rows of each
     take megabytes.
 
-    Lookups by time have places of their own, and give way to each other: one request may read and
+    Lookups by time have places of their own, and give way to each other. One request may read and
     decompress a batch in each of thousands of partitions. So no other request waits behind them.
     """
 

@@ -166,7 +166,7 @@ class Server:
         """Serve `ready`, (connection, events), and the connections that were held back, until all
         had a slice or time is up.
 
-        Where connections compete, the one that has used the least time goes first, so one that
+        Where connections compete, the one that has used the least time goes first. So one that
         sends little waits for one slice at most: start-time fair queuing (Goyal, Vin and Cheng,
         1996). A connection that was idle starts at the current virtual time. Connections that are
         not served stay ready, or held back, for the next turn.

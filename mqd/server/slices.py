@@ -1,7 +1,7 @@
 """Large requests, handled in slices: between two slices all other connections have a turn.
 
 A slice ends after `SLICE_ROWS`, or after `TASK_SLICE_SECONDS_MAX` where the rows of a client are
-slower than most: names of 4 KiB, or resources with thousands of ACLs.
+slower than most. Such rows have names of 4 KiB, or resources with thousands of ACLs.
 
 A handler returns a coroutine for a request of thousands of rows. It delays only later requests of
 the same connection; its response is encoded in slices too. A handler may also be a generator that

@@ -30,8 +30,10 @@ draws from `cluster.world.random("purpose")`, reads the time from `trio.current_
 `cluster.clock`, and does not iterate over sets of strings.
 
 Faults of a node: `kill`, `power_cut`, both in the middle of a write, `stop`, `start`, `pause`,
-`skew`; of its disk (`cluster.disk(1)`): failed syncs, reads and writes, no space, flipped bits; of
-the network (`cluster.network`): partitions, held and slow links, broken connections.
+`skew`. Faults of its disk (`cluster.disk(1)`): failed syncs, reads and writes, no space, flipped
+bits. Faults of the network (`cluster.network`): partitions, held and slow links, broken
+connections.
+
 `cluster.on_event` calls a function after each step of a node, to check invariants.
 `cluster.daemon(1)` has the live parts of node 1. MQD_TESTING_LOG=INFO writes the log lines of the
 nodes, with virtual times; without it, an exception has the last lines.

@@ -1,10 +1,11 @@
 """Compares the responses to clients with the final logs of the cluster.
 
 Clients record their history while they run. Each send begins as *pending* and ends as *ok*
-(acknowledged at an offset), *fail* (rejected: certainly not stored) or *info* (unknown outcome: a
-timeout, a broken connection, NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-REQUEST_TIMED_OUT; KAFKA-13574). A send that is pending at the end counts as info. Each poll records
-the returned records and offsets. Values are unique, so a value identifies its send.
+(acknowledged at an offset), *fail* (rejected: certainly not stored) or *info* (unknown outcome). An
+outcome is unknown after a timeout, a broken connection, NOT_LEADER_OR_FOLLOWER,
+NOT_ENOUGH_REPLICAS_AFTER_APPEND or REQUEST_TIMED_OUT (KAFKA-13574). A send that is pending at the
+end counts as info. Each poll records the returned records and offsets. Values are unique, so a
+value identifies its send.
 
 `History.check(final)` compares both with the final log of each partition, which is read from its
 beginning after all faults. The anomalies are those of Jepsen's Kafka workload that apply without

@@ -144,7 +144,7 @@ class GroupLedger:
 
         The times of events prove nothing: a removed member may receive its assignment late. A
         member that has released one partition and must release more keeps its epoch meanwhile
-        (KIP-848); its commits in this epoch are accepted, as in Apache Kafka.
+        (KIP-848). Its commits in this epoch are accepted, as in Apache Kafka.
         """
         known = self._group(group)
         return [

@@ -1,7 +1,7 @@
 """TLS and logins of a simulated cluster: `Cluster(security="SASL_SSL")`.
 
 TLS draws random bytes that no seed determines. They change the content of encrypted bytes, never
-their number: keys and certificates are always the same ones, signatures of Ed25519 have one size,
+their number. Keys and certificates are always the same ones, signatures of Ed25519 have one size,
 and nodes send no session tickets (world.py). So a seed gives the same trace on every machine with
 the same version of OpenSSL.
 """

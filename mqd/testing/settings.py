@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 SECONDS_OF_SAFETY = 8.0
 """The virtual seconds with faults."""
 LOADS = ("plain", "copy", "groups", "all", "prepare", "hostile")
-"""The work of clients. `plain`: produce and consume. The other loads do the same, and in addition:
-transactions and the copy of a topic (`copy`), groups of consumers (`groups`), both (`all`),
-two-phase commits (`prepare`), or attacks (`hostile`, clients/hostile.py).
+"""The work of clients. `plain`: produce and consume. The other loads do the same, and more. `copy`:
+transactions and the copy of a topic. `groups`: groups of consumers. `all`: both. `prepare`:
+two-phase commits. `hostile`: attacks (clients/hostile.py).
 """
 
 

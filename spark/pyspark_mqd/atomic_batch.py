@@ -5,16 +5,16 @@ prepares it (KIP-939). `commit` decides: the decision record D lists the transac
 written before the first of them is committed. The order of steps is the protocol
 (tests/spark/atomic_batch_model.py):
 
-1. Plan, on the driver: fence older drivers; read D, and commit what it lists, if that is not done;
-   list orphans; write D with a new claim; abort the orphans.
+1. Plan, on the driver. Fence older drivers. Read D, and commit what it lists, if that is not done.
+   List orphans, write D with a new claim, abort the orphans.
 2. Tasks: begin, send, prepare; then read D. In a second run of a decided batch, tasks sum their
    rows only. A task whose batch is decided, or whose claim is
    superseded, aborts: the driver may have listed orphans before the task began. The message for the
    driver names the transaction and the claim.
-3. `commit(N)`: fence; read D, which must have the claim; write D = N; commit each; list orphans;
-   write D = N, ended, without the claim; abort the orphans. In a second run of a decided batch the
-   first write only removes the claim, so that tasks that are late notice it. A batch that has the
-   id of D and other contents is refused: an older checkpoint was restored.
+3. `commit(N)`: fence; read D, which must have the claim; write D = N; commit each. Then list
+   orphans; write D = N, ended, without the claim; abort the orphans. In a second run of a decided
+   batch the first write only removes the claim, so that tasks that are late notice it. A batch that
+   has the id of D and other contents is refused: an older checkpoint was restored.
 4. `abort(N)`: fence; read D; abort the transactions of N, unless D has decided N.
 
 Orphans are transactions of attempts that died or that Spark superseded. They are listed before the

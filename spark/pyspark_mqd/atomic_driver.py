@@ -165,7 +165,7 @@ class Driver:
             self._abort_all([transaction])
         raise ExactlyOnceError(
             f"Transactional id '{transaction.transactional_id}' is of a task of batch {batch_id} "
-            f"of '{self._query}', which is superseded: another attempt was faster, or another run "
+            f"of '{self._query}', which is superseded. Another attempt was faster, or another run "
             "of the query has started. Its transaction is aborted, and no row is lost."
         )
 

@@ -233,7 +233,7 @@ def commit_action_of(
         if decision.batch_id > batch_id:
             raise ExactlyOnceError(
                 f"Batch {batch_id} of '{query}' is to be committed, but batch {decision.batch_id} "
-                "is decided already: the checkpoint is older than what was written, or another "
+                "is decided already. The checkpoint is older than what was written, or another "
                 "run of this query is active. No row of this run is visible. Stop the other run, "
                 "or restore the newest checkpoint."
             )
@@ -255,7 +255,7 @@ def commit_action_of(
     raise ExactlyOnceError(
         f"Batch {batch_id} cannot be written exactly once: group '{query}.driver' has {last}, and "
         f"the record of batch {batch_id - 1} is missing. Records expire when a query is stopped "
-        "for longer than 'offsets.retention.minutes' of the brokers (7 days by default), and a "
+        "for longer than 'offsets.retention.minutes' of the brokers (7 days by default). A "
         "query whose delivery guarantee has changed has none. Rows of this batch may be in the "
         "topic already. Compare the topic with the batch; then set option 'acceptMissingMarkers' "
         "to 'true' for one start to write the batch, or start with a new checkpoint."
@@ -277,7 +277,7 @@ def check_same_contents(
     if accept_changed and found.rows <= decided.rows:
         return
     remedy = (
-        "Otherwise compare the topic with the batch; then set option 'acceptChangedRows' to 'true' "
+        "Otherwise compare the topic with the batch. Then set option 'acceptChangedRows' to 'true' "
         "for one start: the rows in the topic stay, and this run writes none."
     )
     if found.rows > decided.rows:
@@ -289,9 +289,9 @@ def check_same_contents(
     raise ExactlyOnceError(
         f"Batch {decision.batch_id} of '{query}' is in the topic with {decided.rows} rows (hash "
         f"{decided.hashes}), but this run of the batch has {found.rows} rows (hash "
-        f"{found.hashes}): the checkpoint is older than what was written, and the batch was "
+        f"{found.hashes}). Either the checkpoint is older than what was written, and the batch was "
         "planned "
-        "again with other offsets; or the checkpoint is not on the driver's file system, and the "
+        "again with other offsets. Or the checkpoint is not on the driver's file system, and the "
         "plan is not deterministic or the source has lost records. No row of this run is visible. "
         f"If an older checkpoint was restored, restore the newest one. {remedy}"
     )
@@ -301,7 +301,7 @@ def changed_batch(decision: Decision, contents: Contents) -> str:
     """The warning of a micro-batch for a user who has set `acceptChangedRows`."""
     return (
         f"Batch {decision.batch_id} keeps the {decision.contents.rows.rows} rows that are in the "
-        f"topic, and the {contents.rows.rows} other rows of this run are not written, because "
+        f"topic. The {contents.rows.rows} other rows of this run are not written, because "
         "option 'acceptChangedRows' is 'true'. Remove the option before the next start."
     )
 

@@ -231,7 +231,7 @@ def commit_rows(
 def changed_rows(task: int, committed: int, found: int) -> str:
     """The warning of a task for a user who has set `acceptChangedRows`."""
     return (
-        f"Task {task} keeps the {committed} rows that it has committed, and does not write the "
+        f"Task {task} keeps the {committed} rows that it has committed. It does not write the "
         f"{found} other rows of this run, because option 'acceptChangedRows' is 'true'. Remove "
         "the option before the next start."
     )
@@ -282,7 +282,7 @@ def check_plan(settings: dict[str, str | None]) -> None:
     if "false" not in [(value or "").lower() for value in settings.values()]:
         raise ExactlyOnceError(
             "Mode 'exactly-once' needs the same rows in the same task when Spark runs a batch "
-            "again, but adaptive execution may choose another number of tasks after a shuffle. Set "
+            "again. Adaptive execution may choose another number of tasks after a shuffle. Set "
             "'spark.sql.adaptive.streaming.stateless.enabled' to 'false', or build the session "
             "with pyspark_mqd.configure(builder)."
         )

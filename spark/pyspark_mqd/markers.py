@@ -204,7 +204,7 @@ def check_first_batch(planned_ms: int | None, *, now_ms: int, retention_ms: int)
     if planned_ms is not None and not is_young(planned_ms, now_ms, retention_ms):
         raise ExactlyOnceError(
             "Batch 0 was planned and not completed in an earlier run, longer ago than the brokers' "
-            f"'offsets.retention.minutes' ({retention_ms // 60_000}): its markers may have "
+            f"'offsets.retention.minutes' ({retention_ms // 60_000}). Its markers may have "
             "expired, and its rows may be in the topic already. " + _REMEDY
         )
 
@@ -255,12 +255,12 @@ def check_same_rows(
     raise ExactlyOnceError(
         f"Task {task} of batch {marker.batch_id} has committed {marker.rows} rows (hash "
         f"{marker.hashes}) already, but this run of the batch has {sum_of_rows.rows} rows (hash "
-        f"{sum_of_rows.hashes}): {_more_rows(marker, sum_of_rows, accept_changed)}an older "
+        f"{sum_of_rows.hashes}). {_more_rows(marker, sum_of_rows, accept_changed)}Either an older "
         "checkpoint "
-        "was restored, the plan is not deterministic, its number of tasks has changed, or "
+        "was restored, or the plan is not deterministic, or its number of tasks has changed. Or "
         "the source has lost records between "
         "the two runs, by compaction or retention. Mode 'exactly-once' needs the same rows in the "
-        "same task when Spark runs a batch again: do not use rand() or uuid(), keep "
+        "same task when Spark runs a batch again. Do not use rand() or uuid(), keep "
         "'minPartitions' and 'spark.sql.shuffle.partitions', and set "
         "'spark.sql.adaptive.streaming.stateless.enabled' to 'false'. If only the source has "
         "changed, set option 'acceptChangedRows' to 'true' for one start: the committed rows "
@@ -273,7 +273,7 @@ def _more_rows(marker: Marker, sum_of_rows: RowSum, accept_changed: bool) -> str
     if not accept_changed:
         return ""
     lost = sum_of_rows.rows - marker.rows
-    return f"option 'acceptChangedRows' does not apply, because {lost} rows would be lost. Either "
+    return f"Option 'acceptChangedRows' does not apply, because {lost} rows would be lost. "
 
 
 def check_extra_tasks(

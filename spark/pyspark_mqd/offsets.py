@@ -1,9 +1,9 @@
 """Offsets as text: Spark's JSON for partitions and offsets, and the offsets of a stream. Pure.
 
 The offset of a stream is Spark's own `{"topic": {"0": 23}}`: a checkpoint of format `kafka`
-continues under `mqd`. One optional key, `__mqd`, adds what the plain offsets lack: topic ids and
-leader epochs, first offsets of partitions that are new in the batch, and the group to commit to.
-Invariant: an offset without `__mqd` means the same as one of Spark's Kafka source.
+continues under `mqd`. One optional key, `__mqd`, adds what the plain offsets lack. It has topic ids
+and leader epochs, first offsets of partitions that are new in the batch, and the group to commit
+to. Invariant: an offset without `__mqd` means the same as one of Spark's Kafka source.
 """
 
 from __future__ import annotations

@@ -245,7 +245,7 @@ def _went_back(tp: TopicPartition, before: int, now: int) -> Loss:
     return Loss(
         tp,
         f"partition {tp} offset was changed from {before} to {now}: the start offset is beyond "
-        "the end of the log, or the topic was deleted and created again",
+        "the log end, or the topic was deleted and created again",
     )
 
 

@@ -227,10 +227,10 @@ def check_first_offsets(before: StreamOffset, after: StreamOffset) -> None:
     if missing:
         raise OptionError(
             f"Batch 0 was planned by an earlier run and not completed, and the first offset of "
-            f"partition {missing[0]} is not in the offset log: format 'kafka', and option "
+            f"partition {missing[0]} is not in the offset log. Format 'kafka', and option "
             "'offsetMetadata' with value 'false', do not write it there. The option for the start "
             f"of the query would now choose offset {before.ends[missing[0]]}. Format 'kafka' has "
-            "stored the first offsets in the last line of file 'sources/0/0' of the checkpoint: "
-            "set option 'startingOffsets' to this JSON for one start. Without the file, complete "
+            "stored the first offsets in the last line of file 'sources/0/0' of the checkpoint. "
+            "Set option 'startingOffsets' to this JSON for one start. Without the file, complete "
             "the batch with format 'kafka', or start with a new checkpoint."
         )

@@ -162,8 +162,8 @@ def test_fenced_and_unreachable_nodes_have_different_findings() -> None:
         observed(fenced=(3,), unreachable={2: "nothing listens at host:9092"}), "brokers"
     )
     assert "broker 3 at host:9093, rack r is fenced" in fenced.what
-    look, unregister = fenced.remedy.split("; only if its machine is lost for good: ")
-    assert look.startswith("start it; if it runs, check its log: a broker whose peers file")
+    look, unregister = fenced.remedy.split(". Only if its machine is lost for good: ")
+    assert look.startswith("start it; if it runs, check its log. A broker whose peers file")
     assert "or whose certificate has expired (`mqctl cert show`), is rejected" in look
     assert "drain" not in look and "broker drain 3" in unregister and "unregister 3" in unregister
     assert (

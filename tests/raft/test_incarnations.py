@@ -41,7 +41,7 @@ def test_the_active_process_stays_and_the_other_receives_the_reason(
     busy.received_at = 9.0
     why = (
         r"another process at 10\.0\.0\.3 runs under this id .* "
-        r"two nodes run under id 3; stop the one"
+        r"two nodes run under id 3; stop the wrong one"
     )
     with pytest.raises(IncarnationRefused, match=why):
         incarnations.admit(8.9 + SILENCE, 3, SECOND, Calling(received_at=10.0), called_at=9.5)

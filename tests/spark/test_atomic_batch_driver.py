@@ -159,7 +159,7 @@ def test_an_attempt_that_prepares_after_the_decision_aborts_itself(
     """A copy that is slower than the first attempt, and than the driver's list of orphans."""
     query.plan()
     winner = query.prepare_rows(0, 0)
-    with pytest.raises(ExactlyOnceError, match="another attempt was faster"):
+    with pytest.raises(ExactlyOnceError, match="Another attempt was faster"):
         query.prepare_rows(0, 0, first=lambda: query.commit(0, [winner]))
 
     assert open_transactions(client, query.name) == []
@@ -225,7 +225,7 @@ def test_an_older_checkpoint_with_a_source_that_has_grown_stops(
     with pytest.raises(ExactlyOnceError, match=r"with 6 rows .* has 7 rows .*restore the newest"):
         query.commit(1, more)
     query.abort(1, more)
-    with pytest.raises(ExactlyOnceError, match="the checkpoint is older"):
+    with pytest.raises(ExactlyOnceError, match="The checkpoint is older"):
         query.commit(0, [query.prepare_rows(0, 0)])
     assert values_in(client, query.topic) == sorted(both(0) + both(1))
     query.plan()

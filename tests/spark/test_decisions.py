@@ -186,7 +186,7 @@ def test_an_expired_record_stops_the_query(found: Decision | None) -> None:
 
 
 def test_an_older_checkpoint_and_another_one_stop_the_query() -> None:
-    with pytest.raises(ExactlyOnceError, match="the checkpoint is older"):
+    with pytest.raises(ExactlyOnceError, match="The checkpoint is older"):
         action(decision(8).as_ended(), 7)
     with pytest.raises(ExactlyOnceError, match="the checkpoint is another"):
         action(Decision(6, "another", (), True, CLAIM), 7)

@@ -198,7 +198,7 @@ def test_adaptive_execution_is_refused(
     fill(client, stream.source, range(8), 8)
     spark.conf.unset("spark.sql.adaptive.streaming.stateless.enabled")
 
-    with pytest.raises(Exception, match="adaptive execution may choose another number of tasks"):
+    with pytest.raises(Exception, match="Adaptive execution may choose another number of tasks"):
         stream.run()
     assert rows_in(client, stream.target) == {0: [], 1: [], 2: []}
 

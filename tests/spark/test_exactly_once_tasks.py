@@ -387,6 +387,6 @@ def test_later_batches_of_a_run_read_a_few_markers_only(
 
 @pytest.mark.parametrize("settings", [{}, {"a": None, "b": "true"}])
 def test_adaptive_execution_is_refused(settings: dict[str, str | None]) -> None:
-    with pytest.raises(ExactlyOnceError, match="adaptive execution"):
+    with pytest.raises(ExactlyOnceError, match="Adaptive execution"):
         check_plan(settings)
     check_plan(settings | {"c": "false"})

@@ -1,6 +1,6 @@
 """The topics to which members of a classic group subscribe, from the bytes of their JoinGroups.
 
-The bytes are read when they are needed, and nothing that was read is kept: a subscription of 600 KB
+The bytes are read when they are needed, and nothing that was read is kept. A subscription of 600 KB
 has 100,000 names, which take 10 MB when they are decoded. A group that takes more steps than
 `SUBSCRIPTIONS_STEPS_MAX` counts as subscribed to every topic. So does a group whose bytes have
 another meaning. Apache Kafka reads them all in each generation, and keeps the names.

@@ -173,9 +173,9 @@ class OffsetDeletion(Part):
         """A portion of the search for offsets of deleted topics, also of topics that were created
         again under the same name.
 
-        A topic that does not exist was deleted: commits are accepted only for existing topics, and
-        a new leader of this partition has all the metadata that the former leader had. Offsets
-        that were found are searched once more: for lack of replicas their deletion may have been
+        A topic that does not exist was deleted: commits are accepted only for existing topics. A
+        new leader of this partition has all the metadata that the former leader had. Offsets that
+        were found are searched once more: for lack of replicas their deletion may have been
         refused."""
         portion = Portion()
         again = []

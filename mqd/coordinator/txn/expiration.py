@@ -1,5 +1,5 @@
-"""Two searches that run now and then: open transactions that took too long are aborted, and
-transactional ids without use for a long time are deleted.
+"""Two searches that run now and then. One aborts open transactions that took too long, the other
+deletes transactional ids without use for a long time.
 
 A search handles some transactional ids at a time, so that other requests are served in between.
 """

@@ -40,9 +40,10 @@ def weight(transactional_id: str, transaction: Transaction | None) -> int:
 class TransactionStore:
     """By transactional id.
 
-    Soft state, which no record holds: partitions that already have their marker or seal; the epoch
-    that a producer may repeat after InitProducerId; when this node first saw a transaction open.
-    After a failover, all markers and seals are written again; a repeated one does nothing.
+    No record holds this soft state: partitions that already have their marker or seal, and the
+    epoch that a producer may repeat after InitProducerId. Nor does one hold when this node first
+    saw a transaction open. After a failover, all markers and seals are written again; a repeated
+    one does nothing.
     """
 
     def __init__(self) -> None:

@@ -94,7 +94,7 @@ def claim_directory(disk: Disk, directory: Path, expected: MetaProperties) -> Me
             raise StorageError(
                 f"{path} is missing, and {directory} is not empty "
                 f"({foreign[0]}{', ...' if len(foreign) > 1 else ''}): its owner is unknown,"
-                " so nothing in it was changed; restore the file, or use an empty directory"
+                " so nothing in it was changed. Restore the file, or use an empty directory"
             ) from None
         disk.write_atomic(path, encode_meta_properties(expected))
         return expected

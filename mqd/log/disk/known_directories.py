@@ -76,8 +76,8 @@ class KnownDirectories:
                 raise StorageError(
                     f"{directory.path} holds partitions ({directory.partitions}), but does "
                     f"not belong to the metadata in {metadata}, which"
-                    " would delete them: give --data the directory that it belongs to, or "
-                    "remove it from log.dirs; if it does belong"
+                    " would delete them. Give --data the directory that it belongs to, or "
+                    "remove it from log.dirs. If it does belong"
                     f" here, add the line {encode_uuid(directory.id)}={directory.path} to {file}"
                 )
         online = {directory.id for directory in directories}
@@ -88,8 +88,8 @@ class KnownDirectories:
             if directory_id not in online and path not in offline:
                 raise StorageError(
                     f"log directory {path} (directory.id {encode_uuid(directory_id)}) is not "
-                    "in log.dirs, or not mounted there: restore"
-                    f" it; if it is lost permanently, remove its line from {file}: its "
+                    "in log.dirs, or not mounted there. Restore"
+                    f" it. If it is lost permanently, remove its line from {file}: its "
                     "partitions then start empty"
                 )
 

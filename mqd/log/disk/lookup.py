@@ -3,7 +3,7 @@
 A fetch that continues where another fetch or a write ended finds its position in
 `PartitionLog.positions` and reads nothing. Any other fetch reads one window of batch headers. Only
 a lookup by time decodes records, and only those of the batch with the result, within the bounds of
-record_inspection.py: a large batch is decompressed once, in a worker thread. It may walk many
+record_inspection.py. A worker thread decompresses a large batch, once. The lookup may walk many
 headers, so it runs in slices.
 """
 

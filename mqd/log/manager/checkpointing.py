@@ -53,8 +53,8 @@ async def store_log_ends(
 ) -> int:
     """Write the log end checkpoint in every online directory, after the recovery points.
 
-    Returns the disk serial of all of them: `serial` if no log end has changed, or if a file could
-    not be written, else one more.
+    Returns the disk serial of all of them. It is `serial` if no log end has changed, or if a file
+    could not be written, else one more.
     """
     online = [directory for directory in directories if directory.failed is None]
     changed = log_ends_changed(logs) or any(directory.serial != serial for directory in online)

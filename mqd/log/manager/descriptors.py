@@ -51,8 +51,8 @@ class Descriptors:
         if count >= self.partitions_max:
             raise StorageError(
                 f"{count} partitions are open, and the limit of open files leaves "
-                f"{self._budget} of them for logs:"
-                " raise it (ulimit -n, or LimitNOFILE of the service) and start the node again",
+                f"{self._budget} of them for logs."
+                " Raise it (ulimit -n, or LimitNOFILE of the service) and start the node again",
                 out_of_space=True,
             )
 

@@ -42,9 +42,9 @@ class ProducerBound:
             now = self._clock.monotonic()
             if self.forgotten > before and now >= warn_at:
                 logger.warning(
-                    "too many producer ids, forgetting the least recently used ones: their "
-                    "retries may be appended twice; find the client that opens a producer for "
-                    "each batch, or raise producer.state.memory.bytes forgotten=%d max=%d",
+                    "too many producer ids, forgetting the least recently used ones forgotten=%d "
+                    "max=%d effect='their retries may be appended twice' remedy='find the client "
+                    "that opens a producer for each batch, or raise producer.state.memory.bytes'",
                     self.forgotten - before,
                     self.producers_max,
                 )

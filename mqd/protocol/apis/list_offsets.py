@@ -1,9 +1,12 @@
 """ListOffsets (key 2): the offset of a timestamp, or of a special position in the log.
 
-The special timestamps are negative. Each is valid from the version that introduced it: -1 the end
-of the log, -2 its start (v1), -3 the record with the largest timestamp (v7, KIP-734), -4 the start
-of the local log (v8, KIP-405), -5 the end of the tiered log (v9, KIP-1005), -6 the first offset not
-yet tiered (v11, KIP-1023).
+The special timestamps are negative. Each is valid from the version that introduced it:
+- -1: the end of the log (v1)
+- -2: its start (v1)
+- -3: the record with the largest timestamp (v7, KIP-734)
+- -4: the start of the local log (v8, KIP-405)
+- -5: the end of the tiered log (v9, KIP-1005)
+- -6: the first offset not yet tiered (v11, KIP-1023)
 
 v1  one offset for each partition, with its timestamp
 v2  isolation level; throttle time

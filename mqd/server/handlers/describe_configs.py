@@ -1,5 +1,5 @@
-"""DescribeConfigs (key 32), versions 1 to 4: every key of a topic, of a group, of this node, of all
-nodes, of this node's loggers, of a subscription of client metrics.
+"""DescribeConfigs (key 32), versions 1 to 4. Every key of a topic, a group, this node, all nodes,
+this node's loggers, or a subscription of client metrics.
 
 v1 sources and synonyms. v3 types and documentation. v4 flexible. An empty list of keys means all,
 like null. A resource that a request names twice has two rows; a request that repeats one more than

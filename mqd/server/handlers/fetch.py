@@ -1,8 +1,8 @@
 """Fetch, v4 to v18: decodes and checks the request, and starts the fetch of its sender.
 
-v4 isolation level; v5 log start; v7 sessions (KIP-227); v9 leader epoch (KIP-320); v11 rack; v12
-flexible, last fetched epoch and diverging epochs (KIP-595); v13 topics by id (KIP-516); v15 replica
-state; v16 node endpoints (KIP-951); v17 replica directory; v18 the follower's high watermark.
+v4 isolation level. v5 log start. v7 sessions (KIP-227). v9 leader epoch (KIP-320). v11 rack. v12
+flexible, last fetched epoch and diverging epochs (KIP-595). v13 topics by id (KIP-516). v15 replica
+state. v16 node endpoints (KIP-951). v17 replica directory. v18 the follower's high watermark.
 
 `consumer_fetch.py` and `follower_fetch.py` decide what a fetch gets, `fetch_run.py` decides when.
 ◆ hot path.

@@ -1,7 +1,7 @@
 """ListOffsets, v1 to v11: offsets by timestamp, and the special ones.
 
-v2 isolation level; v4 leader epochs; v6 flexible; v7 -3, the largest timestamp (KIP-734); v8 -4,
-the earliest local offset; v9 -5, the end of tiered storage; v11 -6, the first offset not yet
+v2 isolation level. v4 leader epochs. v6 flexible. v7 -3, the largest timestamp (KIP-734). v8 -4,
+the earliest local offset. v9 -5, the end of tiered storage. v11 -6, the first offset not yet
 tiered: mqd has no tiered storage. A special timestamp that is newer than the request's version is
 refused with UNSUPPORTED_VERSION, as Apache Kafka does. Likewise a duplicate partition gets one row
 with INVALID_REQUEST, before the topic's other rows. A duplicate topic is one topic of the response.

@@ -1,8 +1,8 @@
 """Produce, v3 to v13: appends record batches from where they were received, and responds when they
 are committed.
 
-v3 transactional_id; v5 log_start_offset in the response; v7 zstd; v8 error messages; v9 flexible;
-v10 the current leader in the response to a stale client (KIP-951); v12 transactions v2; v13 topics
+v3 transactional_id. v5 log_start_offset in the response. v7 zstd. v8 error messages. v9 flexible.
+v10 the current leader in the response to a stale client (KIP-951). v12 transactions v2. v13 topics
 by id. Versions 0 to 2 are advertised and not served: librdkafka ties compression to them
 (KAFKA-18659).
 

@@ -1,6 +1,6 @@
-"""SaslHandshake (key 17), versions 0 and 1, where no login is expected: on a listener without SASL,
-and on an authenticated connection whose session does not end. `server/sasl_connection.py` handles
-all others.
+"""SaslHandshake (key 17), versions 0 and 1, where no login is expected. So it is on a listener
+without SASL, or on an authenticated connection whose session does not end.
+`server/sasl_connection.py` handles all others.
 """
 
 from __future__ import annotations

@@ -50,11 +50,11 @@ class DiskFaults:
         """Kill a process and flip a byte of an unsynced batch. Valid batches follow it, so it is no
         torn tail.
 
-        Two conditions keep the loss of acknowledged records impossible. min.insync.replicas is 2:
-        with 1, the other replicas could stop cleanly before the controller notices the kill, and
-        records that only the damaged replica has would be lost. Every other node has an undamaged
-        replica: if a second replica is damaged before the first damage is reported, no replica of
-        the ISR may have an acknowledged record.
+        Two conditions keep the loss of acknowledged records impossible. First, min.insync.replicas
+        is 2. With 1, the other replicas could stop cleanly before the controller notices the kill.
+        Records that only the damaged replica has would be lost. Second, every other node has an
+        undamaged replica. If two were damaged before the first damage is reported, no replica of
+        the ISR might have an acknowledged record.
         """
         image = self._cluster.newest_image()
         if image is None or not self._cluster.is_whole():

@@ -27,7 +27,7 @@ def commit_batches(
 def compare(shadow: Shadow, committed: Committed, end: int, what: str) -> None:
     """The replica must have the committed batches from its log start to `end`.
 
-    Batches below its log start offset may differ: the leader has deleted those offsets, so no
+    Batches below its log start offset may differ. The leader has deleted those offsets, so no
     client reads them here, and their segment is removed soon.
     """
     if not committed.batches or end <= committed.first_offset:

@@ -1,7 +1,7 @@
 """Invariants of the replicas of each partition (I1 to I5, I8).
 
-These must agree with the committed batches: every replica below its own high watermark, every
-in-sync replica below that of the leader, and the whole log of every new leader.
+Every replica must agree with the committed batches below its own high watermark, and every in-sync
+replica below that of the leader. The whole log of every new leader must agree.
 """
 
 from __future__ import annotations

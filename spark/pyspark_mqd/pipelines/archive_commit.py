@@ -5,8 +5,8 @@ id and every rename. Before the decision nothing is visible. After it, this driv
 repeats the renames until all are done. The files of any later attempt are dropped. So a crash at
 any point neither loses nor doubles a record, whatever a re-run reads.
 
-These stop the query with a remedy: a checkpoint of another archive, an old copy of the checkpoint,
-a damaged decision, a new query with archived first offsets.
+Some faults stop the query with a remedy: a checkpoint of another archive, an old copy of the
+checkpoint, a damaged decision. So does a new query with archived first offsets.
 """
 
 from __future__ import annotations

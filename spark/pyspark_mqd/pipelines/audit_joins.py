@@ -6,12 +6,12 @@ line:
     {"event": "invoke", "producer": "3", "topic": "orders", "partition": 0, "number": 7, "id":
     "3-7"} {"event": "ok", "topic": "orders", "partition": 0, "id": "3-7", "offset": 1041}
 
-`event` is `invoke` (about to be sent), `ok` (acknowledged, and committed if it is transactional),
-`fail` (certainly not written, or its transaction was aborted) or `info` (unknown). `topic` and `id`
-are required, and an id is unique within its topic. A record's events may stand in any order and in
-any file; one without an outcome counts as `info`. `producer` and `number` (a count that
-rises with each record that the producer sends to a partition) are needed to find reordered
-records, `partition` and `offset` to find misplaced ones. Other keys are ignored.
+`event` is `invoke` (about to be sent), `ok` (acknowledged, and committed if transactional), `fail`
+(certainly not written, or the transaction was aborted) or `info` (unknown). `topic` and `id` are
+required, and an id is unique within its topic. A record's events may stand in any order and in any
+file; one without an outcome counts as `info`. `producer` and `number` are needed to find reordered
+records, `partition` and `offset` to find misplaced ones. `number` rises with each record that the
+producer sends to a partition. Other keys are ignored.
 """
 
 from __future__ import annotations

@@ -180,8 +180,8 @@ def plan_reset(checkpoint: Checkpoint, source: int, target: Offsets) -> OffsetLo
     """The entry that makes the next batch of `source` start at `target`. Raises CheckpointError.
 
     Partitions that `target` does not name stay where they are. Topic ids stay, so that a topic that
-    was created again is still noticed; leader epochs of moved partitions go, for they belong to the
-    old offsets.
+    was created again is still noticed. Leader epochs of moved partitions are removed, because they
+    belong to the old offsets.
     """
     planned = checkpoint.planned
     if planned is not None:

@@ -79,8 +79,9 @@ class LazyGroup(click.Group):
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """When a streaming query starts its next micro-batch: all that is available and then end, or
-    one micro-batch each `interval`, or (neither) as soon as the previous micro-batch is done."""
+    """When a streaming query starts its next micro-batch. `available_now`: it reads all that is
+    available, then ends. `interval`: one micro-batch in each. Neither: as soon as the previous one
+    is done."""
 
     available_now: bool = False
     interval: str | None = None

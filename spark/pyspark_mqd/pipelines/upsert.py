@@ -327,8 +327,8 @@ def command(
     if events are repeated or late. Tombstones are ignored: the delete event before each suffices.
 
     An event that cannot be applied ends the command with exit code 1 before its micro-batch is
-    applied. Such events are: a value that is not an envelope, a truncate (op t), a null in a column
-    of --key, or a reserved column (_order, _deleted).
+    applied. Such events are: a value that is not an envelope, a truncate (op t), a null in a --key
+    column, a reserved column (_order, _deleted).
 
     \b
     Example: mqd-spark upsert --topics db.public.users --to users --key id --checkpoint state/users

@@ -216,7 +216,7 @@ async def test_a_version_that_a_node_does_not_support_is_not_finalized(level: in
             )
             assert (
                 response.error_code == 95
-                and "that node 1 runs a release that supports it: start it with this release"
+                and "that node 1 runs a release that supports it. Start it with this release"
                 in response.error_message
             )
         if level > 2:
