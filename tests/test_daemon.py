@@ -5,6 +5,7 @@ which metadata is carried out.
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -72,7 +73,13 @@ class Started:
 
 @asynccontextmanager
 async def started(
-    directory: Path, peers: Peers, *, node_id: int = 1, disk: OsDisk | None = None, **options: str
+    directory: Path,
+    peers: Peers,
+    *,
+    node_id: int = 1,
+    disk: OsDisk | None = None,
+    owns_process: bool = False,
+    **options: str,
 ) -> AsyncIterator[Started]:
     """A daemon that stops at SIGNAL, for the length of the block at most."""
     found = Started()
@@ -80,7 +87,12 @@ async def started(
         None, {}, {key.replace("_", "."): value for key, value in options.items()}
     )
     signals = StopSignals(SIGNAL)
-    seams = daemon.Seams(announce=found.announce, signals=signals, disk=disk or OsDisk())
+    seams = daemon.Seams(
+        announce=found.announce,
+        signals=signals,
+        disk=disk or OsDisk(),
+        owns_process=owns_process,
+    )
 
     async def run() -> None:
         try:
@@ -176,12 +188,16 @@ async def test_a_refused_start_releases_its_resources(tmp_path: Path) -> None:
 # -- signals
 
 
+@pytest.mark.usefixtures("thaws_the_heap")
 async def test_a_signal_stops_a_node_cleanly(tmp_path: Path) -> None:
-    async with started(tmp_path, one_node_peers()) as run:
+    thresholds = gc.get_threshold()
+    async with started(tmp_path, one_node_peers(), owns_process=True) as run:
         await run.ready.wait()
+        assert gc.get_threshold() > thresholds
         os.kill(os.getpid(), SIGNAL)
         await run.ended.wait()
     assert run.failure is None
+    assert gc.get_threshold() == thresholds
     assert len(run.announced) == 1
     assert (tmp_path / "logs" / ".kafka_cleanshutdown").exists()
 

@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from chaos.node import Node, NodeFailed, free_port
 from mqd.__main__ import FAILURE, main
+from mqd.daemon import Seams
 
 
 def test_a_node_stops_cleanly_and_starts_again_also_after_a_kill(tmp_path: Path) -> None:
@@ -119,9 +121,10 @@ def start(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., str]:
     """`mqd start`, which must refuse with exit code 1; returns its message, one line. It runs in
-    this process: another one would import for half a second.
+    this process, which it does not own: another one would import for half a second.
     """
     monkeypatch.setattr("mqd.logs.set_up", lambda level: None)
+    monkeypatch.setattr("mqd.daemon.Seams", partial(Seams, owns_process=False))
 
     def refused(peers: Path, data: Path, *more: str, node_id: int = 1) -> str:
         arguments = ["--peers", str(peers), "--node", str(node_id), "--data", str(data), *more]
