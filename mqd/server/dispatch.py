@@ -42,9 +42,10 @@ from mqd.protocol.schema import Api, UnsupportedApi, encode_response_header
 from mqd.protocol.slices import all_slices
 from mqd.server import peer_requests, unstable
 from mqd.server.connection import Connection, Slot
+from mqd.server.connection_work import until_closed
 from mqd.server.context import CLIENT, PEER, Context, Node
 from mqd.server.handlers import fetch, produce
-from mqd.server.places import Places, until_closed
+from mqd.server.places import Places
 from mqd.server.receive_buffers import Buffer
 from mqd.server.send_queue import Part
 from mqd.server.served_apis import SERVED, SERVED_TO_CLIENTS, SERVED_TO_PEERS, Handler

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import trio
 
 from mqd.limits import LARGE_REQUESTS_AT_ONCE, READ_AT_ONCE
 from mqd.server.connection import Connection
+from mqd.server.connection_work import until_closed
 from mqd.server.served_apis import DESCRIBING, LISTING, LOOKING, READING, Handler
 from mqd.server.slices import between_slices
 
@@ -93,18 +94,3 @@ class Places:
 
 def _nothing_to_leave() -> None:
     pass
-
-
-@contextmanager
-def until_closed(connection: Connection, *, needs_peer: bool = False) -> Iterator[None]:
-    """Work that ends when the connection closes, since no one reads the response. `needs_peer`: it
-    ends also when the peer sends no more; then the connection closes.
-    """
-    with trio.CancelScope() as scope:
-        connection.work, connection.work_needs_peer = scope, needs_peer
-        if connection.peer_closed and needs_peer:
-            connection.close()
-        if not connection.open:
-            scope.cancel()
-        yield
-    connection.work = None

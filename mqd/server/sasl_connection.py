@@ -24,6 +24,7 @@ from mqd.protocol.schema import Api, encode_response_header
 from mqd.security.mechanism import LoginFailed, PendingResponse
 from mqd.security.principal import Principal
 from mqd.security.sasl_session import ServerToken, State
+from mqd.server.connection_work import WithWork, until_closed
 from mqd.server.sasl import SaslListener, SaslService
 from mqd.server.send_queue import Part
 
@@ -43,10 +44,9 @@ class Slot(Protocol):
     def complete(self, parts: list[Part]) -> None: ...
 
 
-class Connection(Protocol):
+class Connection(WithWork, Protocol):
     """What this file needs of a connection (server/connection.py)."""
 
-    open: bool
     barrier: bool
     peer: str
 
@@ -217,7 +217,8 @@ class SaslConnection:
         pending: PendingResponse,
     ) -> None:
         """A task that does the work of a token. The next request waits for it."""
-        result = await self._service.work(pending.work)
+        with until_closed(connection, needs_peer=True):
+            result = await self._service.work(pending.work)
         if not connection.open:
             return
         clock, session = self._service.clock, self.session

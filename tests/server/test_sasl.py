@@ -5,7 +5,7 @@ connection ends. The answers are those of Apache Kafka to the same bytes.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from struct import pack
@@ -18,7 +18,7 @@ from trio.testing import MockClock
 from mqd.errors import ErrorCode
 from mqd.limits import SASL_REQUESTS_MAX
 from mqd.security.client_listeners import SecurityProtocol
-from mqd.security.hashed_users import line_of, parse_users
+from mqd.security.hashed_users import PasswordHashCheck, line_of, parse_users
 from mqd.security.plain import plain_token
 from mqd.security.principal import ANONYMOUS, Principal
 from mqd.security.scram import ScramClient, new_credential
@@ -168,6 +168,54 @@ async def test_a_wrong_password_of_a_file(tmp_path: Path) -> None:
             await run_until_idle()
             assert client.is_closed()
         assert made.node.sasl.failures == 2
+
+
+class QueueDisk(InlineDisk):
+    """Work waits in the queue of its limiter, until `begin`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begin = trio.Event()
+
+    async def offload(  # type: ignore[override]  # the work of this file needs no arguments
+        self, call: Callable[[], bool], *, limiter: trio.CapacityLimiter
+    ) -> bool:
+        async with limiter:
+            await self.begin.wait()
+            return call()
+
+
+@pytest.mark.parametrize("close", [Client.half_close, Client.reset])
+async def test_the_password_of_a_closed_connection_is_not_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, close: Callable[[Client], None]
+) -> None:
+    """Otherwise a client could fill the queue of checks with passwords, and wait for none."""
+    checked: list[str] = []
+    run = PasswordHashCheck.run
+
+    def counted(check: PasswordHashCheck) -> bool:
+        checked.append(check._user)
+        return run(check)
+
+    monkeypatch.setattr(PasswordHashCheck, "run", counted)
+    key = "listener.name.sasl_plaintext.plain.sasl.jaas.config"
+    async with rig(tmp_path, SecurityProtocol.SASL_PLAINTEXT, **{**OPTIONS, key: FILE}) as made:
+        with_users(made)
+        disk = made.node.sasl.disk = QueueDisk()
+        clients = {}
+        for user in ("first", "closed", "alice"):
+            clients[user] = await client_of(made)
+            clients[user].post("sasl_handshake", 1, {"mechanism": "PLAIN"})
+            token = plain_token(user, "secret")
+            clients[user].post("sasl_authenticate", 2, {"auth_bytes": token})
+            await run_until_idle()
+        close(clients["closed"])
+        await run_until_idle()
+        assert clients["closed"].is_closed()
+        disk.begin.set()
+        await run_until_idle()
+        assert checked == ["first", "alice"]
+        assert [response.error_code for response in clients["alice"].responses()] == [0, 0]
 
 
 async def test_scram(tmp_path: Path) -> None:
