@@ -123,6 +123,8 @@ def options(users: list[str]) -> tuple[str, ...]:
         f'{name}={jaas} username="admin" password="{PASSWORD}" {passwords};',
         "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users=User:admin;User:ANONYMOUS",
+        "offsets.topic.num.partitions=1",
+        "transaction.state.log.num.partitions=1",
     )
 
 

@@ -33,8 +33,8 @@ def mqd(users: list[str], directory: Path) -> Iterator[int]:
         f"listeners=SASL_PLAINTEXT://127.0.0.1:{port}",
         f"advertised.listeners=SASL_PLAINTEXT://127.0.0.1:{port}",
     )
-    quick = ("group.initial.rebalance.delay.ms=0", "offsets.topic.num.partitions=1")
-    node = SaslNode(directory, (*listeners, *quick, *options(users)), port=port)
+    quick = "group.initial.rebalance.delay.ms=0"
+    node = SaslNode(directory, (*listeners, quick, *options(users)), port=port)
     node.start()
     try:
         yield port

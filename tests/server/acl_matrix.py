@@ -561,6 +561,7 @@ SCENARIOS: Final = (
         1,
         (_cluster("DESCRIBE_CONFIGS"),),
         {"resource_types": [4]},
+        only=("1",),
     ),
     Scenario(
         "CreatePartitions",
@@ -743,6 +744,7 @@ _NEW_TOPIC = {
 _SHOP = Needed(GROUP, "shop", "DESCRIBE")
 
 MIXED: Final = (
+    # requests that also fail for another reason, or in part
     _two(
         "Produce",
         "Produce",
@@ -920,6 +922,14 @@ MIXED: Final = (
         _SHOP,
         {"group_ids": ["watchers", "shop"], "include_authorized_operations": False},
     ),
+    Scenario(
+        "OffsetDelete of an absent group",
+        "OffsetDelete",
+        0,
+        (Needed(GROUP, "absent", "DELETE"), _READ_ORDERS),
+        {"group_id": "absent", "topics": _partitions()},
+        few=True,
+    ),
 )
 
 
@@ -1024,6 +1034,9 @@ def _of_resource(target: Needed) -> Iterator[tuple[str, list[Acl]]]:
 
 # -- requests and responses ------------------------------------------------------------------------
 
+_TIMEOUT_MS = 15 * 60_000
+"""Of the transaction, which is open until all requests are sent: Apache Kafka's maximum."""
+
 Ask = Callable[[str, int, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 """(API, version, request) -> response, as one user."""
 
@@ -1088,7 +1101,7 @@ def _shape(value: Any, user: str, only: tuple[str, ...], *, deep: bool) -> Any:
     return value
 
 
-_LISTED_BY = ("name", "group_id", "transactional_id")
+_LISTED_BY = ("name", "group_id", "transactional_id", "resource_name")
 
 
 def _is_one_of(row: Mapping[str, Any], only: tuple[str, ...]) -> bool:
@@ -1168,19 +1181,20 @@ def orders_of(cases: list[Case]) -> list[str]:
     return ["orders", "other", *own]
 
 
-async def prepare(ask: Ask, cases: list[Case]) -> dict[str, UUID]:
-    """Create topics, groups, a transactional id and the ACLs, as a super user. Returns the ids of
-    the topics.
+async def prepare(ask: Ask, cases: list[Case], *, leader: int = 1) -> dict[str, UUID]:
+    """Create topics and the ACLs, as a super user. Returns the ids of the topics. `leader`: the
+    node of all partitions.
     """
     ids: dict[str, UUID] = {}
+    assignments = [{"partition_index": 0, "broker_ids": [leader]}]
     names = orders_of(cases)
     for start in range(0, len(names), 20):
         topics = [
             {
                 "name": name,
-                "num_partitions": 1,
-                "replication_factor": 1,
-                "assignments": [],
+                "num_partitions": -1,
+                "replication_factor": -1,
+                "assignments": assignments,
                 # the records are old: retention would remove them during a slow run
                 "configs": [{"name": "retention.ms", "value": "-1"}],
             }
@@ -1223,7 +1237,7 @@ async def prepare_groups(ask: Ask) -> bool:
         found = await ask("OffsetCommit", 8, request)
         codes.append(found["topics"][0]["partitions"][0]["error_code"])
     found = await ask(
-        "InitProducerId", 4, {"transactional_id": "tx", "transaction_timeout_ms": 60_000}
+        "InitProducerId", 4, {"transactional_id": "tx", "transaction_timeout_ms": _TIMEOUT_MS}
     )
     codes.append(found["error_code"])
     if not any(codes):

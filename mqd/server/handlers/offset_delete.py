@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import Any
 
-from mqd.errors import ErrorCode, MqError
+from mqd.errors import MqError
 from mqd.security.acls import Operation, ResourceType
 from mqd.server.authorization import refusal, require, split
 from mqd.server.context import Context
@@ -27,8 +27,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     if denied:
         work = _refused(with_fields(request, topics=denied), refusal(ResourceType.TOPIC))
         refused = (await finished_in_slices(work))["topics"]
-        if not topics:
-            return {"error_code": ErrorCode.NONE, "topics": refused}
+        # even without a topic: as in Kafka, an error of the group replaces all rows
         request = with_fields(request, topics=topics)
 
     async def call(portion: Any) -> Mapping[str, Any]:
