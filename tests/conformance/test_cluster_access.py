@@ -1,12 +1,9 @@
 """Access control on three nodes: requests that a node forwards to the controller, users and ACLs
-that take effect on every node, and the ACL matrix on all of them. With `--kind kafka` on Apache
-Kafka.
+that take effect on every node. With `--kind kafka` on Apache Kafka.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,31 +12,13 @@ import trio
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from tests.server.acl_matrix import (
-    ALL,
-    cases,
-    file_of,
-    ids_of,
-    prepare,
-    prepare_groups,
-    shape,
-    substituted,
-)
-
-from .acl_kafka import PASSWORD, SaslConnection, until_acls_apply
+from .acl_kafka import PASSWORD, SaslConnection
 from .secured_cluster import SecuredCluster
 from .wire import until
 
 TIMEOUT_S = 30.0
 TOPIC, CLUSTER, LITERAL, ALLOW, DESCRIBE = 2, 4, 3, 3, 8
 TOPIC_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED = 29, 31
-DENIED = {29, 30, 31, 53, 65}
-"""Error codes of denied requests: topic, group, cluster, transactional id, delegation token."""
-NOT_HERE = {5, 6, 14, 15, 16}
-"""Another node leads or coordinates, or none does yet."""
-
-ROWS_OF_COORDINATOR = ("ConsumerGroupDescribe", "OffsetFetch")
-"""The topics of a group are known, and denied, at its coordinator only."""
 
 
 def ask(connection: SaslConnection, api: str, version: int, **request: Any) -> Mapping[str, Any]:
@@ -202,88 +181,3 @@ def test_forwarded_requests_are_denied(
         (row,) = ask(alice, "AlterUserScramCredentials", 0, **changes)["results"]
         assert row["error_code"] == CLUSTER_AUTHORIZATION_FAILED
     assert topic_code(secured_nodes, node_id, "admin", topic) == 3
-
-
-# -- the ACL matrix
-
-
-def denials(text: str) -> list[int]:
-    """The codes of denied resources in the shape of a response."""
-    codes = [int(code) for code in re.findall(r'error_code": (\d+)', text)]
-    return sorted(code for code in codes if code in DENIED)
-
-
-def codes_in(text: str) -> set[int]:
-    """All error codes in the shape of a response."""
-    return {int(code) for code in re.findall(r'error_code": (\d+)', text)}
-
-
-def recorded() -> dict[tuple[str, str], str]:
-    """Scenario and case -> the shape of the response of Apache Kafka (tests/golden/acl)."""
-    found = {}
-    for scenario in ALL:
-        text = ""
-        for line in file_of(scenario).read_text(encoding="utf-8").splitlines():
-            if line.startswith("  "):
-                found[scenario.title, line.strip()] = text
-            elif line and not line.startswith("#"):
-                text = line
-    return found
-
-
-class AnyNode:
-    """Asks one node after the other, until one leads or coordinates."""
-
-    def __init__(self, connections: list[SaslConnection]) -> None:
-        self._connections = connections
-
-    async def __call__(
-        self, api: str, version: int, request: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
-        for connection in self._connections:
-            response = await connection(api, version, request)
-            codes = re.findall(r'error_code": (\d+)', json.dumps(response, default=str))
-            if not NOT_HERE & {int(code) for code in codes}:
-                break
-        return response
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_each_node_denies_what_apache_kafka_denies(secured_nodes: SecuredCluster) -> None:
-    """Each case on each node, also on those that do not lead or coordinate: they deny first."""
-    requested, expected = cases(), recorded()
-
-    async def main() -> list[str]:
-        admins = [secured_nodes.connection(node_id) for node_id in secured_nodes.ports]
-        ids = await prepare(admins[0], requested)
-        for _ in range(600):
-            if await prepare_groups(AnyNode(admins)):
-                break
-            await trio.sleep(0.1)
-        else:
-            raise AssertionError("the coordinators do not load")
-        for admin in admins:
-            admin.__exit__(None, None, None)
-        for node_id in secured_nodes.ports:
-            await until_acls_apply(requested, secured_nodes.ports[node_id]["SASL"])
-        differences = []
-        # of two cases with one title, the files have the last
-        for case in {(each.scenario.title, each.title): each for each in requested}.values():
-            scenario = case.scenario
-            wanted = denials(expected[scenario.title, case.title])
-            request = substituted(scenario.request, case.user, ids_of(case, ids))
-            for node_id in secured_nodes.ports:
-                with secured_nodes.connection(node_id, case.user) as connection:
-                    response = await connection(scenario.api, scenario.version, request)
-                text = shape(case, response)
-                found = denials(text)
-                if scenario.api in ROWS_OF_COORDINATOR and NOT_HERE & codes_in(text):
-                    found += [code for code in wanted if code == TOPIC_AUTHORIZATION_FAILED]
-                if sorted(found) != wanted:
-                    name = f"{scenario.title}: {case.title} on node {node_id}"
-                    differences.append(f"{name}: {found}, expected {wanted}")
-        return differences
-
-    differences = trio.run(main)
-    assert not differences, "\n".join(differences)
