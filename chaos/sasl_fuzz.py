@@ -2,10 +2,14 @@
 
     python -m chaos.sasl_fuzz --seconds 3600 --seed 1
 
-starts a node with a SASL listener and sends them to it on several connections at a time. Between
-them, a good client logs in. The run fails if the node ends, refuses the good client, or grows
-without end. It also fails if the node logs a bug or a password, or serves a client that has not
-logged in.
+starts a node with two SASL listeners and sends them to it on several connections at a time. One
+listener has its users of PLAIN in the configuration, the other has them in a file with hashed
+passwords. Between the damaged logins, a good client logs in to both. On the second listener, the
+run also measures logins with wrong passwords of known and unknown users.
+
+The run fails if the node ends, refuses the good client, or grows without end. It also fails if the
+node logs a bug or a password, or serves a client that has not logged in. It fails as well if the
+times tell known users from unknown ones (login_times.py).
 """
 
 from __future__ import annotations
@@ -25,11 +29,23 @@ from chaos.node import LOOPBACK, Node, end_on_sigterm, free_ports
 from mqd.client import sync
 from mqd.client.security import Security
 
+from .login_times import AUTHENTICATION_FAILED, compared, timed_login, write_users
+
 USER, PASSWORD = "alice", "alice-s3cret-of-the-fuzzer"
 METADATA_ID = 0x4D455441
 """Correlation id of the request that only a client with a login may send."""
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI", "")
 _BATCH = 8
+_BATCHES = 25
+"""Between two logins of the good client."""
+_KNOWN_USERS = 8
+"""Of the file, besides the good client."""
+_MEASURED = 24
+"""Logins that are measured between two logins of the good client. Half of them are of known users,
+on average.
+"""
+_MEASURED_MIN = 100
+"""With fewer, the run compares no times."""
 _GROWTH_MIB_MAX = 200
 _JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 
@@ -134,24 +150,35 @@ def serves_metadata(data: bytes) -> bool:
 
 
 def run(seconds: float, seed: int) -> int:
-    plain, secure = free_ports(2)
-    with tempfile.TemporaryDirectory(prefix="mqd-fuzz-") as directory:
+    plain, secure, hashed = free_ports(3)
+    with tempfile.TemporaryDirectory(prefix="mqd-fuzz-") as name:
+        directory = Path(name)
         options = (
-            f"listeners=PLAINTEXT://{LOOPBACK}:{plain},SASL://{LOOPBACK}:{secure}",
-            "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT",
+            f"listeners=PLAINTEXT://{LOOPBACK}:{plain},SASL://{LOOPBACK}:{secure},"
+            f"FILE://{LOOPBACK}:{hashed}",
+            "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT,"
+            "FILE:SASL_PLAINTEXT",
             "sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
             f'listener.name.sasl.plain.sasl.jaas.config={_JAAS} user_{USER}="{PASSWORD}";',
-            f"sasl.oauthbearer.jwks.endpoint.url=file://{_key_set(Path(directory))}",
-            "connection.failed.authentication.delay.ms=10",
+            f'listener.name.file.plain.sasl.jaas.config={_JAAS} users_file="{_users(directory)}";',
+            f"sasl.oauthbearer.jwks.endpoint.url=file://{_key_set(directory)}",
+            "connection.failed.authentication.delay.ms=1",
             "connections.max.reauth.ms=60000",
         )
-        node = Node(Path(directory) / "node", options, port=plain)
+        node = Node(directory / "node", options, port=plain)
         node.start()
         try:
-            return _attack(node, secure, seconds, seed)
+            return _attack(node, secure, hashed, seconds, seed)
         finally:
             if node.running:
                 node.stop()
+
+
+def _users(directory: Path) -> Path:
+    """A file with the good client and the known users."""
+    path = directory / "users"
+    write_users(path, (USER, *map(_known_user, range(_KNOWN_USERS))), PASSWORD)
+    return path
 
 
 def _key_set(directory: Path) -> Path:
@@ -163,20 +190,20 @@ def _key_set(directory: Path) -> Path:
     return path
 
 
-def _attack(node: Node, port: int, seconds: float, seed: int) -> int:
+def _attack(node: Node, secure: int, hashed: int, seconds: float, seed: int) -> int:
+    """`secure`, `hashed`: the ports of the listeners."""
     chance = random.Random(seed)
-    security = Security(
-        protocol="SASL_PLAINTEXT", mechanism="PLAIN", username=USER, password=PASSWORD
-    )
     begun, count, memory = time.monotonic(), 0, 0.0
+    times: dict[bool, list[int]] = {True: [], False: []}
     while time.monotonic() - begun < seconds:
-        for _ in range(25):
-            _send_batch(chance, port)
+        for _ in range(_BATCHES):
+            _send_batch(chance, chance.choice((secure, hashed)))
             count += _BATCH
-        with sync.connect(
-            f"{LOOPBACK}:{port}", security=security, request_timeout_s=10.0
-        ) as client:
-            client.admin.describe_cluster()
+        for port in (secure, hashed):
+            _log_in(port)
+        for _ in range(_MEASURED):
+            is_known = chance.random() < 0.5
+            times[is_known].append(_time_of_login(chance, hashed, is_known=is_known))
         log = node.stderr()
         for word in ("Traceback", "bug in a handler", PASSWORD):
             if word in log:
@@ -189,6 +216,42 @@ def _attack(node: Node, port: int, seconds: float, seed: int) -> int:
             print(f"seed {seed}: the node grew from {memory:.0f} to {now:.0f} MiB", file=sys.stderr)
             return 1
     print(f"seed {seed}: {count} connections, {memory:.0f} MiB at first, {now:.0f} MiB at last")
+    return _compare(times, seed)
+
+
+def _log_in(port: int) -> None:
+    """The good client."""
+    security = Security(
+        protocol="SASL_PLAINTEXT", mechanism="PLAIN", username=USER, password=PASSWORD
+    )
+    with sync.connect(f"{LOOPBACK}:{port}", security=security, request_timeout_s=10.0) as client:
+        client.admin.describe_cluster()
+
+
+def _known_user(number: int) -> str:
+    return f"user-{number:03}"
+
+
+def _time_of_login(chance: random.Random, port: int, *, is_known: bool) -> int:
+    """Nanoseconds of a login with a wrong password."""
+    number = chance.randrange(_KNOWN_USERS)
+    user = _known_user(number) if is_known else f"usex-{number:03}"
+    login = timed_login(port, user, "wrong-password")
+    assert login.error_code == AUTHENTICATION_FAILED, login
+    return login.nanoseconds
+
+
+def _compare(times: dict[bool, list[int]], seed: int) -> int:
+    """Print how long logins with wrong passwords took. Returns the exit code."""
+    counts = f"{len(times[True])} logins of known users, {len(times[False])} of unknown ones"
+    if sum(map(len, times.values())) < _MEASURED_MIN:
+        print(f"seed {seed}: {counts}: too few to compare their times")
+        return 0
+    outcome = compared(times[True], times[False])
+    print(f"seed {seed}: {counts}: {outcome}")
+    if outcome.tells_users_apart:
+        print(f"seed {seed}: the times tell users apart", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -2,58 +2,35 @@
 
     python -m tests.security.timing --seconds 3600
 
-measures the server's side of PLAIN and SCRAM with wrong passwords. `test_timing.py` does the same
-for a moment. Known and unknown users alternate at random, so that a busy machine delays both alike.
-The slowest quarter of each kind is dropped: it was interrupted.
+measures the server's side of PLAIN and SCRAM with wrong passwords, and compares both kinds of users
+(chaos/login_times.py). `test_timing.py` does the same for a moment. `chaos.sasl_fuzz` measures
+logins to a node.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import math
 import random
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mqd.security.mechanism import LoginFailed, MechanismServer
+from chaos.login_times import Outcome, compared
+from mqd.security.hashed_users import DEFAULT_ITERATIONS, HashedUsers
+from mqd.security.mechanism import LoginFailed, MechanismServer, PendingResponse
 from mqd.security.plain import PlainServer, PlainUsers, plain_token
 from mqd.security.scram import FakeCredentials, ScramClient, ScramServer, new_credential
 from mqd.security.scram_credentials import ScramMechanism
 from mqd.security.scram_shapes import ScramShapes
 
 USERS = 200
-SHARE_KEPT = 0.75
-TOLERANCE = 0.03
-"""A difference of this part of the time is too small to see, and may come from memory caches."""
-SIGMAS = 5.0
+HASHED_USERS = 4
+"""In a file: to hash a password takes milliseconds."""
 
 NewLogin = Callable[[str], Callable[[], None]]
 """For a user: prepares a login that fails, and returns the part to measure."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Nanoseconds."""
-
-    known: float
-    unknown: float
-    error: float
-    """Standard error of their difference."""
-
-    @property
-    def tells_users_apart(self) -> bool:
-        """Whether the difference is certain, and larger than the tolerance."""
-        difference = abs(self.known - self.unknown) - SIGMAS * self.error
-        return difference > TOLERANCE * min(self.known, self.unknown)
-
-    def __str__(self) -> str:
-        return (
-            f"known {self.known:.0f} ns, unknown {self.unknown:.0f} ns, "
-            f"standard error {self.error:.1f} ns"
-        )
 
 
 def known_user(number: int) -> str:
@@ -67,6 +44,26 @@ def unknown_user(number: int) -> str:
 def plain_logins() -> NewLogin:
     passwords = {known_user(number): f"password-{number}" for number in range(USERS)}
     users = PlainUsers(passwords, b"k" * 32)
+
+    def new_login(user: str) -> Callable[[], None]:
+        server, token = PlainServer(users), plain_token(user, "wrong-password")
+        return lambda: refused(server, token)
+
+    return new_login
+
+
+def hashed_logins(iterations: int) -> NewLogin:
+    """PLAIN with a `users_file`. Half of the known users have logged in before."""
+    users = HashedUsers(b"k" * 32, b"secret of the cluster")
+    salts = {known_user(number): b"salt-%d" % number for number in range(HASHED_USERS)}
+    users.replace(
+        {
+            user: new_credential(ScramMechanism.SHA_256, "password", salt, iterations)
+            for user, salt in salts.items()
+        }
+    )
+    for user in list(salts)[: HASHED_USERS // 2]:
+        accepted(PlainServer(users), plain_token(user, "password"))
 
     def new_login(user: str) -> Callable[[], None]:
         server, token = PlainServer(users), plain_token(user, "wrong-password")
@@ -105,30 +102,58 @@ def scram_logins(mechanism: ScramMechanism) -> NewLogin:
 
 def refused(server: MechanismServer, token: bytes) -> None:
     try:
-        server.respond(token, 0)
+        respond(server, token)
     except LoginFailed:
         return
     raise AssertionError("the login succeeded")
 
 
-KINDS: dict[str, Callable[[], NewLogin]] = {
-    "PLAIN": plain_logins,
-    "SCRAM-SHA-256": lambda: scram_logins(ScramMechanism.SHA_256),
-    "SCRAM-SHA-512": lambda: scram_logins(ScramMechanism.SHA_512),
+def accepted(server: MechanismServer, token: bytes) -> None:
+    respond(server, token)
+    assert server.is_complete
+
+
+def respond(server: MechanismServer, token: bytes) -> bytes:
+    """With the work that a node does in a thread."""
+    response = server.respond(token, 0)
+    if isinstance(response, PendingResponse):
+        return response.conclude(response.work())
+    return response
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How passwords are checked."""
+
+    prepare: Callable[[], NewLogin]
+    users: int = USERS
+    attempts: int = 20_000
+    """Of each kind of user, in a round of `main`."""
+    clock: Callable[[], int] = time.perf_counter_ns
+
+
+KINDS: dict[str, Kind] = {
+    "PLAIN": Kind(plain_logins),
+    # CPU time: other processes interrupt most of such long logins
+    "PLAIN, users_file": Kind(
+        lambda: hashed_logins(DEFAULT_ITERATIONS), HASHED_USERS, 500, time.thread_time_ns
+    ),
+    "SCRAM-SHA-256": Kind(lambda: scram_logins(ScramMechanism.SHA_256)),
+    "SCRAM-SHA-512": Kind(lambda: scram_logins(ScramMechanism.SHA_512)),
 }
 
 
-def measure(new_login: NewLogin, attempts: int, seed: int = 1) -> Outcome:
+def measure(kind: Kind, attempts: int, seed: int = 1) -> Outcome:
     """The times of that many logins of each kind of user."""
     chance = random.Random(seed)
     times: tuple[list[int], list[int]] = ([], [])
-    clock = time.perf_counter_ns
+    new_login, clock = kind.prepare(), kind.clock
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         for _ in range(2 * attempts):
             is_known = chance.random() < 0.5
-            number = chance.randrange(USERS)
+            number = chance.randrange(kind.users)
             login = new_login(known_user(number) if is_known else unknown_user(number))
             begun = clock()
             login()
@@ -136,22 +161,8 @@ def measure(new_login: NewLogin, attempts: int, seed: int = 1) -> Outcome:
     finally:
         if was_enabled:
             gc.enable()
-    unknown, known = (_fastest(each) for each in times)
-    error = math.sqrt(_variance(known) / len(known) + _variance(unknown) / len(unknown))
-    return Outcome(_mean(known), _mean(unknown), error)
-
-
-def _fastest(times: list[int]) -> list[int]:
-    return sorted(times)[: int(SHARE_KEPT * len(times))]
-
-
-def _mean(values: list[int]) -> float:
-    return sum(values) / len(values)
-
-
-def _variance(values: list[int]) -> float:
-    mean = _mean(values)
-    return sum((value - mean) ** 2 for value in values) / (len(values) - 1)
+    unknown, known = times
+    return compared(known, unknown)
 
 
 def main() -> int:
@@ -163,10 +174,10 @@ def main() -> int:
     rounds = 0
     while rounds == 0 or time.monotonic() < ends_at:
         rounds += 1
-        for kind, make in KINDS.items():
-            outcome = measure(make(), 20_000, seed=rounds)
-            seen[kind] += outcome.tells_users_apart
-            print(f"{kind}: {outcome}{' DIFFERS' if outcome.tells_users_apart else ''}", flush=True)
+        for name, kind in KINDS.items():
+            outcome = measure(kind, kind.attempts, seed=rounds)
+            seen[name] += outcome.tells_users_apart
+            print(f"{name}: {outcome}{' DIFFERS' if outcome.tells_users_apart else ''}", flush=True)
     print(f"{rounds} rounds; rounds that told users apart: {seen}")
     return int(any(count > max(1, rounds // 20) for count in seen.values()))
 
