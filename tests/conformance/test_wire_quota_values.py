@@ -66,8 +66,10 @@ def test_values(wire: Wire, new_name: Callable[[], str]) -> None:
 
 @pytest.mark.mqd_only
 def test_not_a_number(wire: Wire, new_name: Callable[[], str]) -> None:
-    """Apache Kafka stores it, and then throttles nobody."""
-    for key in (BYTES, PERCENT):
+    """Apache Kafka stores it. As a rate of connections it then refuses every connection; all other
+    quotas throttle nobody, in place of a default quota, too.
+    """
+    for key in (BYTES, "consumer_byte_rate", PERCENT, MUTATIONS, CONNECTIONS):
         assert alter(wire, new_name(), key, nan) == (INVALID_REQUEST, positive(key))
 
 
