@@ -248,7 +248,9 @@ def test_java(
     listener: str,
     mechanism: str | None,
 ) -> None:
-    """Apache's own clients, as kafka-console-producer.sh and kafka-console-consumer.sh."""
+    """Apache's own clients, as kafka-console-producer.sh, kafka-console-consumer.sh and
+    kafka-consumer-groups.sh.
+    """
     properties = tmp_path / "client.properties"
     lines = java_options(secured_nodes, listener, mechanism)
     properties.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
@@ -260,6 +262,11 @@ def test_java(
     consumer = ("--topic", topic, "--group", topic, *server, "--command-config", str(properties))
     found = java(files, "consumer.ConsoleConsumer", *consumer, *limits)
     assert sorted(found.splitlines()) == sorted(VALUES)
+    describe = ("--describe", "--group", topic, *server, "--command-config", str(properties))
+    rows = java(files, "consumer.group.ConsumerGroupCommand", *describe).decode().splitlines()
+    columns = [row.split() for row in rows if row.startswith(topic)]
+    assert sorted(row[2] for row in columns) == ["0", "1", "2"]
+    assert sum(int(row[3]) for row in columns if row[3] != "-") == len(VALUES)
 
 
 def java_options(cluster: SecuredCluster, listener: str, mechanism: str | None) -> dict[str, str]:

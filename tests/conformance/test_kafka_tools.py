@@ -20,6 +20,7 @@ from .wire import Wire, until
 SCRIPT = Path(__file__).resolve().parent.parent.parent / "scripts" / "kafka.sh"
 ACLS, CONFIGS = "org.apache.kafka.tools.AclCommand", "kafka.admin.ConfigCommand"
 CLIENT_METRICS = "org.apache.kafka.tools.ClientMetricsCommand"
+MATCH = ("--resource-pattern-type", "match")
 TOOL_SECONDS = 60
 
 
@@ -71,6 +72,60 @@ def test_acls_users_and_quotas(guarded: Broker, new_name: Callable[[], str]) -> 
     described = tool(guarded, CONFIGS, "--describe", *of_user)
     assert "SCRAM-SHA-512=iterations=8192" in described
     assert "producer_byte_rate=1024.0" in described
+    for removed in ("SCRAM-SHA-512", "producer_byte_rate"):
+        tool(guarded, CONFIGS, "--alter", "--delete-config", removed, *of_user)
+    described = tool(guarded, CONFIGS, "--describe", *of_user)
+    assert "SCRAM-SHA-512" not in described and "producer_byte_rate" not in described
+
+
+@pytest.mark.slow
+def test_acls_of_patterns(guarded: Broker, new_name: Callable[[], str]) -> None:
+    """A denial, a prefix and a wildcard: added, listed and removed."""
+    name = new_name()
+    deny = ("--deny-principal", f"User:{name}", "--deny-host", "10.1.2.3", "--operation", "Write")
+    prefix = ("--topic", name, "--resource-pattern-type", "prefixed")
+    allow = ("--allow-principal", f"User:{name}", "--operation", "Describe", "--transactional-id")
+    tool(guarded, ACLS, "--add", *deny, *prefix)
+    tool(guarded, ACLS, "--add", *allow, "*")
+    of_user = ("--list", "--principal", f"User:{name}")
+    denial = f"(principal=User:{name}, host=10.1.2.3, operation=WRITE, permissionType=DENY)"
+    allowance = f"(principal=User:{name}, host=*, operation=DESCRIBE, permissionType=ALLOW)"
+    pattern = f"resourceType=TOPIC, name={name}, patternType=PREFIXED"
+    everything = "resourceType=TRANSACTIONAL_ID, name=*, patternType=LITERAL"
+    with Wire(guarded.host, guarded.port) as wire:
+        of_principal = matching(None, principal_filter=f"User:{name}")
+        until(lambda: len(found(wire, **of_principal)) == 2, "two ACLs")
+        listed = tool(guarded, ACLS, *of_user)
+        assert all(text in listed for text in (denial, pattern, allowance, everything)), listed
+        of_topic = tool(guarded, ACLS, "--list", "--topic", f"{name}-1", *MATCH)
+        assert denial in of_topic and allowance not in of_topic
+        tool(guarded, ACLS, "--remove", "--force", *prefix)
+        tool(guarded, ACLS, "--remove", "--force", *allow, "*")
+        until(lambda: not found(wire, **of_principal), "no ACL")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "entity, config",
+    [
+        (("--user", "{name}", "--client", "{name}"), "consumer_byte_rate=2048.0"),
+        (("--client-defaults",), "request_percentage=150.5"),
+        (("--ip", "10.1.2.3"), "connection_creation_rate=7.0"),
+    ],
+)
+def test_quotas(
+    guarded: Broker, new_name: Callable[[], str], entity: tuple[str, ...], config: str
+) -> None:
+    name = new_name()
+    of_entity = [text.format(name=name) for text in entity]
+
+    def described() -> str:
+        return tool(guarded, CONFIGS, "--describe", *of_entity)
+
+    tool(guarded, CONFIGS, "--alter", "--add-config", config, *of_entity)
+    assert config in described()
+    tool(guarded, CONFIGS, "--alter", "--delete-config", config.partition("=")[0], *of_entity)
+    assert config not in described()
 
 
 @pytest.mark.slow
