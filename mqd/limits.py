@@ -187,6 +187,8 @@ PRODUCER_BATCHES_CACHED = 5
 """Batches per producer id that are recognized as duplicates: Kafka's limit on `max.in.flight` with
 idempotence.
 """
+REFUSED_PARTITIONS_MAX = 100
+"""Partitions of one connection whose last refusal is remembered (server/refused_batches.py)."""
 PRODUCERS_PER_PARTITION_MAX = 100_000
 PRODUCER_BYTES = 1_280
 """Memory of a partition for a producer id with five batches, by `tracemalloc`; with one batch 450

@@ -42,6 +42,7 @@ from mqd.server.context import PEER
 from mqd.server.frame_buffer import FrameBuffer
 from mqd.server.memory import IDLE_FRAME_SECONDS
 from mqd.server.receive_buffers import Buffer
+from mqd.server.refused_batches import RefusedBatches
 from mqd.server.sasl_connection import SaslConnection
 from mqd.server.send_queue import Part, SendQueue
 
@@ -109,6 +110,7 @@ class Connection:
         "peer_closed",
         "peer_node",
         "principal",
+        "refused_batches",
         "request_pool",
         "sasl",
         "send_queue",
@@ -179,6 +181,8 @@ class Connection:
         """Bytes of a large request without a response, in a task or waiting for one."""
         self.parked: Freeable | None = None
         """The waiter of the one fetch that may be parked here. A later request wakes it."""
+        self.refused_batches: RefusedBatches | None = None
+        """None: no batch of an idempotent producer was refused here."""
         self.must_yield = False
         """Its requests have used their time in this turn. The others wait for the next turn."""
         self.muted_until = 0.0

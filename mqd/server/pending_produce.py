@@ -17,6 +17,7 @@ from mqd.replica.waiters import Append, ProduceTicket
 from mqd.server.connection import Connection
 from mqd.server.context import Node
 from mqd.server.partitions import Endpoint, current_leader, endpoints
+from mqd.server.refused_batches import RefusedBatches
 from mqd.server.send_queue import Part
 
 NONE: Final = -1
@@ -65,6 +66,7 @@ class PendingProduce(ProduceTicket[Partition]):
         partition, _, rows, row = append
         if rows[row][ERROR_CODE]:
             return  # the first error is the cause
+        note_refused(self.connection, partition, code)
         rows[row] = rejected_row(rows[row][0], MqError(code), current_leader(self.node, partition))
 
     def release(self) -> None:
@@ -111,6 +113,13 @@ class Confirmation:
         self.refusals = refusals
         self.now = now
         self.now_ms = now_ms
+
+
+def note_refused(connection: Connection, partition: Partition, code: ErrorCode) -> None:
+    """A batch of this connection was refused, before or after it was appended."""
+    if connection.refused_batches is None:
+        connection.refused_batches = RefusedBatches()
+    connection.refused_batches.note(partition.assignment.topic_partition, code)
 
 
 def rejected_row(

@@ -39,8 +39,10 @@ from mqd.server.pending_produce import (
     PendingProduce,
     Row,
     Topic,
+    note_refused,
     rejected_row,
 )
+from mqd.server.refused_batches import RefusedBatches
 
 _ZSTD = 4
 _NO_PARTITIONS: dict[int, Partition] = {}
@@ -59,6 +61,7 @@ _NAMING_LOG_START = frozenset(
     }
 )
 """Errors of the log beside which the response has the log start offset, as with Apache Kafka."""
+_WAITS = ": an earlier batch of this connection was refused, send that one again first"
 _ADMIN_CLIENT = b"__admin_client"
 """The one client that may write to internal topics, as with Apache Kafka."""
 
@@ -101,13 +104,14 @@ class Appender:
             return bool(partitions)
         replica, version = self._replica, pending.version
         append_nowait = replica.append_nowait
+        connection = pending.connection
         held = self.held(name, topic_id)
         refused = False
         for index, start, stop in partitions:
             partition = held.get(index)
             try:
                 if partition is None or must_check or start < 0 or partition.is_internal:
-                    self._check(partition, name, topic_id, index, acks, start, pending.connection)
+                    self._check(partition, name, topic_id, index, acks, start, connection)
                     assert partition is not None
                     if confirmation is not None:
                         self._check_confirmed(partition, view, start, stop, confirmation)
@@ -135,20 +139,23 @@ class Appender:
                         batch = recompressed(batch, config)
                 elif isinstance(batch, MqError):
                     raise batch
+                if connection.refused_batches is not None:
+                    check_order(connection.refused_batches, partition, batch)
                 base_offset, last_offset, log_append_time_ms, _ = append_nowait(
                     partition, batch, acks, now_ms
                 )
-            except MqError as error:
+                if connection.refused_batches is not None:
+                    connection.refused_batches.forget(partition.assignment.topic_partition)
+            except MqError as caught:
                 refused = True
+                error = caught
                 by_coordinator = confirmation is not None and partition in confirmation.refusals
                 log_start = NONE
-                if (
-                    partition is not None
-                    and not by_coordinator
-                    and error.code in _NAMING_LOG_START
-                    and is_one_batch(view, start, stop)
-                ):
-                    log_start = partition.log.log_start_offset
+                if partition is not None and not by_coordinator:
+                    if is_idempotent(view, start, stop):
+                        error = error_in_order(connection, partition, caught)
+                    if error.code in _NAMING_LOG_START and is_one_batch(view, start, stop):
+                        log_start = partition.log.log_start_offset
                 rows.append(
                     rejected_row(
                         index,
@@ -295,6 +302,42 @@ class Appender:
                 if transactional and not partition.log.producers.in_transaction(producer_id, epoch):
                     waiting[partition] = producer_id, epoch, sequence
         return waiting
+
+
+def is_idempotent(view: memoryview, start: int, stop: int) -> bool:
+    """Whether the bytes are a batch with a producer id."""
+    return (
+        start >= 0
+        and stop - start >= HEADER_BYTES
+        and producer_of(view, start + PRODUCER_ID_POSITION)[0] >= 0
+    )
+
+
+def check_order(refused: RefusedBatches, partition: Partition, batch: memoryview) -> None:
+    """Raises MqError OUT_OF_ORDER_SEQUENCE_NUMBER if the log does not know the producer, and an
+    earlier batch of this connection was refused: this batch must not be its first one.
+    """
+    if partition.assignment.topic_partition not in refused or len(batch) < HEADER_BYTES:
+        return
+    producer_id, _, sequence = producer_of(batch, PRODUCER_ID_POSITION)
+    if producer_id >= 0 and sequence and producer_id not in partition.log.producers.states:
+        raise MqError(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"producer {producer_id} is new and sent sequence {sequence}",
+        )
+
+
+def error_in_order(connection: Connection, partition: Partition, error: MqError) -> MqError:
+    """The error of a refused batch. If the batch cannot be appended before an earlier refused one,
+    that of the earlier one (refused_batches.py, I7).
+    """
+    if error.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+        note_refused(connection, partition, error.code)
+    elif connection.refused_batches is not None:
+        code = connection.refused_batches.error_of_next(partition.assignment.topic_partition)
+        if code is not None:
+            return MqError(code, f"{error.message}{_WAITS}")
+    return error
 
 
 def is_one_batch(view: memoryview, start: int, stop: int) -> bool:
