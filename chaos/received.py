@@ -19,15 +19,17 @@ class Received(NamedTuple):
 
 def misplaced(received: Sequence[Received], wanted: Sequence[int]) -> str:
     """The first misplaced records. Such a record is in the log twice, or the consumer got it twice
-    from one offset, never, or after a later one.
+    from one offset, never, or after a later one. Or it was never sent to this partition.
     """
     offsets: dict[int, list[int]] = {}
     for each in received:
         offsets.setdefault(each.number, []).append(each.offset)
+    sent = set(wanted)
     kinds = {
         "appended twice": [one for one, places in offsets.items() if len(set(places)) > 1],
         "read twice": [one for one, places in offsets.items() if len(places) > len(set(places))],
         "missing": [one for one in wanted if one not in offsets],
+        "unknown": [one for one in offsets if one not in sent],
         "late": [after.number for before, after in pairwise(received) if after < before],
     }
     return ", ".join(f"{kind} {numbers[:_SHOWN]}" for kind, numbers in kinds.items())
