@@ -10,7 +10,7 @@ from __future__ import annotations
 KIB = 1024
 MIB = 1024 * KIB
 
-# -- frames (protocol/frame.py, server/connection.py)
+# -- frames (protocol/frame.py, server/request_receiver.py)
 REQUEST_BYTES_MAX = 100 * MIB
 """Default of `socket.request.max.bytes`: the largest frame that a client may send."""
 REQUEST_BYTES_LEAST = 4 * KIB

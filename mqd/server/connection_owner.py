@@ -1,4 +1,4 @@
-"""The parts of the server that a connection needs.
+"""What a connection needs of the server, and of the requests that it has in flight.
 
 The protocols are generic in the connection: its class imports them.
 """
@@ -10,8 +10,20 @@ from typing import Protocol, TypeVar
 from mqd.io.net import Poller
 from mqd.server.memory import RequestPool, ResponsePool
 from mqd.server.receive_buffers import Arena, Buffer
+from mqd.server.send_queue import Part
 
 ConnectionT_contra = TypeVar("ConnectionT_contra", contravariant=True)
+
+
+class QueuedResponse(Protocol):
+    """The place of a request in the queue of responses. Code that sets `parts` calls
+    `Connection.response_ready`.
+    """
+
+    parts: list[Part] | None
+    """The response with its length and header. None until it is complete; empty if none is sent
+    (acks=0).
+    """
 
 
 class Freeable(Protocol):

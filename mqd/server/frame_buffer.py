@@ -34,6 +34,7 @@ class FrameBuffer:
         "_is_retained",
         "_progress_at",
         "_progress_bytes",
+        "_request_bytes_max",
         "_spare",
         "_spare_turn",
         "buffer",
@@ -50,11 +51,12 @@ class FrameBuffer:
         "waits_since",
     )
 
-    def __init__(self, pool: RequestPool, frame_bytes_max: int, *, is_of_nodes: bool) -> None:
+    def __init__(self, pool: RequestPool, request_bytes_max: int, *, is_of_nodes: bool) -> None:
         """`is_of_nodes`: the connection is one of the peer listener."""
         self.pool = pool
         self.is_of_nodes = is_of_nodes
-        self.frame_bytes_max = frame_bytes_max
+        self._request_bytes_max = request_bytes_max
+        self.frame_bytes_max = request_bytes_max
         self.frame_bytes_min = FRAME_BYTES_MIN
         self.buffer: Buffer | None = None
         self.view = _NO_BYTES
@@ -78,6 +80,21 @@ class FrameBuffer:
         """The buffer of the last large frame, for the next one."""
         self._spare_turn = 0
         """The turn in which `_spare` was last in use."""
+
+    # -- allowed frames ----------------------------------------------------------------------------
+
+    def restrict(self, bytes_max: int) -> None:
+        """The peer is not authenticated: no frame may be larger than that."""
+        self.frame_bytes_max = bytes_max
+
+    def expect_bare_tokens(self) -> None:
+        """The next frames are tokens, which may be shorter than a request."""
+        self.frame_bytes_min = 0
+
+    def accept_requests(self) -> None:
+        """The peer is authenticated."""
+        self.frame_bytes_min = FRAME_BYTES_MIN
+        self.frame_bytes_max = self._request_bytes_max
 
     # -- frames ------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from struct import Struct
 
 from mqd.errors import ProtocolError
+from mqd.io.tls import TlsSocket
 from mqd.limits import UNAUTHENTICATED_REQUESTS_MAX
 from mqd.server.connection import Connection
 from mqd.server.context import Node
@@ -54,7 +55,7 @@ def handle(node: Node, connection: Connection, api_key: int, frame: memoryview) 
             handshake = connection.handshake = node.raft.begin_handshake(connection)
         response = node.raft.receive_handshake(handshake, body, correlation_id)
         if handshake.node_id is not None:
-            connection.authenticated(handshake.node_id)
+            authenticated(connection, handshake.node_id)
         connection.slot().complete([response])
         if handshake.refusal is not None:
             connection.finish()
@@ -62,3 +63,16 @@ def handle(node: Node, connection: Connection, api_key: int, frame: memoryview) 
     if connection.peer_node is None or handshake is None:
         raise ProtocolError("a Raft message before a handshake")
     node.raft.receive(connection.peer_node, body, handshake.incarnation)
+
+
+def authenticated(connection: Connection, node_id: int) -> None:
+    """The peer has proved that it is the node `node_id`. Its next request is served. Raises
+    ProtocolError if there are too many connections of nodes.
+    """
+    if isinstance(connection.sock, TlsSocket):
+        refusal = connection.sock.refusal_of_node(node_id)
+        if refusal is not None:
+            raise ProtocolError(refusal)
+    connection.owner.authenticated(connection)
+    connection.peer_node = node_id
+    connection.frames.accept_requests()

@@ -25,6 +25,7 @@ from mqd.security.mechanism import LoginFailed, PendingResponse
 from mqd.security.principal import Principal
 from mqd.security.sasl_session import ServerToken, State
 from mqd.server.connection_work import WithWork, until_closed
+from mqd.server.frame_buffer import FrameBuffer
 from mqd.server.sasl import SaslListener, SaslService
 from mqd.server.send_queue import Part
 
@@ -49,18 +50,12 @@ class Connection(WithWork, Protocol):
 
     barrier: bool
     peer: str
+    principal: Principal
+    frames: FrameBuffer
 
     def slot(self) -> Slot: ...
 
     def finish(self) -> None: ...
-
-    def expect_bare_tokens(self) -> None:
-        """The next frames may be shorter than a request."""
-        ...
-
-    def logged_in(self, principal: Principal) -> None:
-        """The client has proved that it is `principal`. Its requests are served."""
-        ...
 
 
 ConnectionT = TypeVar("ConnectionT", bound=Connection)
@@ -168,7 +163,7 @@ class SaslConnection:
             self._fail(connection, reason, parts)
             return
         if self.session.is_bare:
-            connection.expect_bare_tokens()
+            connection.frames.expect_bare_tokens()
         connection.slot().complete(parts)
 
     def _on_authenticate(
@@ -243,7 +238,8 @@ class SaslConnection:
             assert session.principal is not None
             self._requests = 0
             self.ready_until = session.expires_at
-            connection.logged_in(session.principal)
+            connection.principal = session.principal
+            connection.frames.accept_requests()
         if header is None:
             slot.complete([_LENGTH(len(server_token.token)) + server_token.token])
             return

@@ -271,14 +271,15 @@ class Server:
             sock = await listener.accept()
             if await self._quotas.admits(sock, client_listener):
                 self.now = self._node.clock.monotonic()
-                connection = Connection(self, sock, kind, self.now, client_listener)
-                if client_listener is not None and client_listener.protocol.has_sasl:
-                    connection.demand_sasl(self._sasl_of(client_listener))
+                sasl = self._sasl_of(client_listener)
+                connection = Connection(self, sock, kind, self.now, client_listener, sasl)
                 self._connections[connection] = None
                 self._quotas.add(connection)
 
-    def _sasl_of(self, listener: ClientListener) -> SaslConnection:
-        """The authentication of a new connection."""
+    def _sasl_of(self, listener: ClientListener | None) -> SaslConnection | None:
+        """The authentication of a new connection, if its listener demands SASL."""
+        if listener is None or not listener.protocol.has_sasl:
+            return None
         sasl = self._node.sasl
         return SaslConnection(sasl, sasl.listener(listener.name), self._spawn)
 

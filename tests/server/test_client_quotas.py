@@ -15,6 +15,7 @@ from mqd.security.quotas import (
     REQUEST_PERCENTAGE,
 )
 from mqd.server.context import PEER
+from mqd.server.peer_requests import authenticated
 from mqd.types import NodeId
 from tests.log.support import batch
 from tests.server.rig import Client, Rig, rig, run_until_idle
@@ -123,7 +124,7 @@ async def test_nodes_have_no_quotas(tmp_path: Path) -> None:
         set_quota(node, REQUEST_PERCENTAGE, 1.0)
         await node.connect(PEER)
         connection = next(iter(node.server._connections))
-        connection.authenticated(NodeId(2))
+        authenticated(connection, NodeId(2))
         node.node.quotas.used(connection, 100.0)
         assert node.node.quotas.throttle_for_other_request(connection) == 0
 

@@ -20,6 +20,7 @@ from mqd.protocol.hot_produce import decode_produce_request
 from mqd.protocol.primitives import pack_unsigned_varint
 from mqd.protocol.schema import encode_request_header
 from mqd.server.context import CLIENT, PEER
+from mqd.server.peer_requests import authenticated
 from mqd.server.slices import SLICE_ROWS, finished_in_slices
 from tests.log.support import batch
 from tests.server.rig import Client, Rig, rig, run_until_idle
@@ -210,7 +211,7 @@ async def test_apis_that_nodes_never_send_are_not_served_to_peers(
             ("fetch", version, fetch),
         ):
             peer = await node.connect(PEER)
-            next(one for one in node.server._connections if one.sock is peer.sock).authenticated(2)
+            authenticated(next(one for one in node.server._connections if one.sock is peer.sock), 2)
             received = {row.api_key for row in (await peer.request("api_versions", 0, {})).api_keys}
             assert PRODUCE not in received and {FETCH, ALTER_PARTITION} <= received
             peer.post(name, at, body)
@@ -663,7 +664,7 @@ async def test_a_node_without_contact_disconnects_the_client_after_its_metadata(
         node.create("t")
         client, peer, other = await node.connect(), await node.connect(PEER), await node.connect()
         peer_connection = next(one for one in node.server._connections if one.listener == PEER)
-        peer_connection.authenticated(2)
+        authenticated(peer_connection, 2)
         node.replica.set_in_contact(False)
         client.post("produce", 9, node.produce_body("t", batch(b"refused")))
         client.post("metadata", 9, {"topics": [{"name": "t"}]})

@@ -14,7 +14,7 @@ from mqd.limits import IN_FLIGHT_REQUESTS_MAX, SLICE_SECONDS_MAX, TURN_SECONDS_M
 from mqd.server.connection import RESUME
 from tests.log.support import HandClock
 from tests.server.rig import Client, Rig, rig, run_until_idle
-from tests.server.test_connection import ScriptedOwner, frame
+from tests.server.scripted import ScriptedOwner, frame
 
 
 def resumes_until_all_have_a_response(

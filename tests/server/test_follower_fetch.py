@@ -17,6 +17,7 @@ from mqd.controller.records import UnregisterBroker
 from mqd.errors import ErrorCode, MqError
 from mqd.log.disk.segment_reading import seek
 from mqd.server.context import CLIENT, PEER
+from mqd.server.peer_requests import authenticated
 from mqd.types import IsrChange, IsrOutcome, NodeId
 from tests.log.support import batch
 from tests.server.rig import ME, OTHER, Client, Rig, rig, run_until_idle, values
@@ -39,7 +40,7 @@ class Follower:
         client = await node.connect(kind)
         for connection in node.server._connections:
             if connection.sock is client.sock and kind == PEER:
-                connection.authenticated(node_id)
+                authenticated(connection, node_id)
         return cls(node, client, node_id)
 
     def body(

@@ -28,7 +28,7 @@ from mqd.server.memory import (
 from mqd.server.send_queue import SendQueue
 from tests.log.support import batch
 from tests.server.rig import Client, Rig, rig, run_until_idle
-from tests.server.test_connection import ScriptedOwner, ScriptedSocket
+from tests.server.scripted import ScriptedOwner, ScriptedSocket
 from tests.server.test_dispatch import large_join
 
 

@@ -10,7 +10,9 @@ from uuid import UUID
 import pytest
 
 from mqd.errors import ProtocolError
-from mqd.limits import UNAUTHENTICATED_REQUESTS_MAX
+from mqd.limits import MIB, UNAUTHENTICATED_FRAME_BYTES_MAX, UNAUTHENTICATED_REQUESTS_MAX
+from mqd.server.frame_buffer import FrameBuffer
+from mqd.server.memory import RequestPool
 from mqd.server.peer_requests import (
     API_VERSIONS,
     HANDSHAKE,
@@ -21,6 +23,7 @@ from mqd.server.peer_requests import (
 )
 
 LIFE = UUID(int=7)
+REQUEST_BYTES_MAX = 100 * MIB
 
 
 class Raft:
@@ -57,12 +60,14 @@ class Connection:
         self.unauthenticated_requests = 0
         self.responses: list[bytes] = []
         self.finished = False
+        self.sock = None
+        self.frames = FrameBuffer(RequestPool(MIB), REQUEST_BYTES_MAX, is_of_nodes=True)
+        self.frames.restrict(UNAUTHENTICATED_FRAME_BYTES_MAX)
+        self.nodes: list[Any] = []
+        self.owner = SimpleNamespace(authenticated=self.nodes.append)
 
     def slot(self) -> Any:
         return SimpleNamespace(complete=self.responses.extend)
-
-    def authenticated(self, node_id: int) -> None:
-        self.peer_node = node_id
 
     def finish(self) -> None:
         self.finished = True
@@ -96,9 +101,12 @@ def test_the_body_follows_the_client_id(
 ) -> None:
     handle(node, connection, HANDSHAKE, request(HANDSHAKE, b"hello", client_id))
     authenticated_as = [connection.peer_node]
+    frame_bytes_max = [connection.frames.frame_bytes_max]
     handle(node, connection, HANDSHAKE, request(HANDSHAKE, b"proof", client_id, 2))
     authenticated_as.append(connection.peer_node)
-    assert authenticated_as == [None, 3]
+    frame_bytes_max.append(connection.frames.frame_bytes_max)
+    assert authenticated_as == [None, 3] and connection.nodes == [connection]
+    assert frame_bytes_max == [UNAUTHENTICATED_FRAME_BYTES_MAX, REQUEST_BYTES_MAX]
     assert connection.responses == [b"response 1", b"response 2"] and not connection.finished
     handle(node, connection, RAFT_MESSAGE, request(RAFT_MESSAGE, b"vote", client_id))
     handle(node, connection, RAFT_MESSAGE, request(RAFT_MESSAGE, b"", client_id))

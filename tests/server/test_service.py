@@ -27,6 +27,7 @@ from mqd.limits import (
     UNAUTHENTICATED_PER_ADDRESS_MAX,
 )
 from mqd.server.context import CLIENT, PEER
+from mqd.server.peer_requests import authenticated
 from tests.log.support import batch
 from tests.server.rig import Client, Rig, rig, run_until_idle, values
 
@@ -137,9 +138,8 @@ async def test_peers_are_accepted_whatever_clients_do(tmp_path: Path) -> None:
 def become_nodes(node: Rig, *clients: Client, node_id: int = 2) -> None:
     """The server has accepted their handshakes."""
     for client in clients:
-        next(
-            one for one in node.server._quotas.unauthenticated if one.sock is client.sock
-        ).authenticated(node_id)
+        unauthenticated = node.server._quotas.unauthenticated
+        authenticated(next(one for one in unauthenticated if one.sock is client.sock), node_id)
 
 
 async def test_unauthenticated_connections_do_not_block_nodes(
@@ -192,15 +192,15 @@ async def test_connections_of_nodes_have_a_separate_limit(
     async with rig(tmp_path) as node:
         for _ in range(PEER_CONNECTIONS_MAX):
             await node.connect(PEER)
-            next(iter(node.server._quotas.unauthenticated)).authenticated(2)
+            authenticated(next(iter(node.server._quotas.unauthenticated)), 2)
         for _ in range(2):
             assert await serves(await node.connect(PEER))
         with pytest.raises(
             ProtocolError, match=f"{PEER_CONNECTIONS_MAX} connections of other nodes are open"
         ):
-            next(iter(node.server._quotas.unauthenticated)).authenticated(3)
+            authenticated(next(iter(node.server._quotas.unauthenticated)), 3)
         next(one for one in node.server._connections if one.peer_node == 2).close()
-        next(iter(node.server._quotas.unauthenticated)).authenticated(3)
+        authenticated(next(iter(node.server._quotas.unauthenticated)), 3)
 
 
 async def test_peers_use_no_connection_of_clients(tmp_path: Path) -> None:

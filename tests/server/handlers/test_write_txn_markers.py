@@ -14,6 +14,7 @@ from mqd.errors import ErrorCode, MqError
 from mqd.server.context import PEER
 from mqd.server.handlers import write_txn_markers
 from mqd.server.handlers.write_txn_markers import write_markers
+from mqd.server.peer_requests import authenticated
 from tests.log.support import batch
 from tests.server.coordinator import ScriptedCoordinator
 from tests.server.rig import ME, OTHER, Client, Rig, rig, run_until_idle, values
@@ -48,7 +49,7 @@ def marker(
 async def coordinator_on(node: Rig) -> Client:
     """A connection of another node, for requests of transaction coordinators."""
     client = await node.connect(PEER)
-    list(node.server._connections)[-1].authenticated(OTHER)
+    authenticated(list(node.server._connections)[-1], OTHER)
     return client
 
 
