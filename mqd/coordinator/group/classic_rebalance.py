@@ -55,8 +55,9 @@ class Rebalance:
     def __init__(self, state: State) -> None:
         self.state = state
         self._unwritten: ClassicGroup | None = None
-        """A new group whose first record is being appended. `replay` adopts this object with its
-        members, because they are soft state: the record of a new group names none. If the append is
+        """A new group whose first record is being appended: for its first member, or in place of a
+        consumer group. `replay` adopts this object, because the record lacks soft state: the
+        requests of members that wait, and all but one protocol of each member. If the append is
         refused, the group does not exist."""
 
     # -- records
@@ -88,6 +89,8 @@ class Rebalance:
             group, self._unwritten = self._unwritten, None
             if group is None or group.group_id != group_id:
                 group = ClassicGroup(group_id, None)
+            else:
+                assert group.generation == value.generation, (group_id, group.generation)
             self.state.by_id[group_id] = group
         group.replay(value)
         if group.is_empty:
