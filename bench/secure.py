@@ -16,31 +16,26 @@ A ratio is mqd's figure divided by that of Apache Kafka. The figures without TLS
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import select
 import shutil
 import socket
 import ssl
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 
 from confluent_kafka import Consumer, Producer
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from bench import brokers
-from bench.brokers import Broker, free_port
+from bench.brokers import Broker
 from bench.generators import BenchError
+from chaos.client_security import librdkafka_options
+from chaos.cluster_security import PLAIN, ClusterSecurity
 from mqd.protocol.apis import by_key
 from mqd.protocol.batch_builder import build_batch
 from mqd.protocol.schema import encode_request_header
@@ -55,128 +50,35 @@ SECONDS_MAX = 300
 PRODUCE, METADATA, API_VERSIONS = 0, 3, 18
 
 
-@dataclass
-class Secured:
-    """A broker with a PLAINTEXT and an SSL listener."""
-
-    broker: Broker
-    tls_port: int
-    authority: Path
-
-    def client_config(self, tls: bool) -> dict[str, object]:
-        if not tls:
-            return {"bootstrap.servers": self.broker.bootstrap}
-        return {
-            "bootstrap.servers": f"127.0.0.1:{self.tls_port}",
-            "security.protocol": "ssl",
-            "ssl.ca.location": str(self.authority),
-        }
-
-    def context(self) -> ssl.SSLContext:
-        return ssl.create_default_context(cafile=str(self.authority))
+def client_config(broker: Broker, tls: bool) -> dict[str, object]:
+    assert broker.security is not None
+    if not tls:
+        return {"bootstrap.servers": broker.bootstrap}
+    host, port = broker.client_address
+    return {
+        "bootstrap.servers": f"{host}:{port}",
+        **librdkafka_options(broker.security.client()),
+    }
 
 
-# -- certificates and brokers
-
-
-def write_certificates(directory: Path) -> tuple[Path, Path]:
-    """A self-signed certificate of 127.0.0.1: (the certificate, the certificate with its key)."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "bench")])
-    now = datetime.datetime.now(datetime.UTC)
-    names: list[x509.GeneralName] = [
-        x509.IPAddress(ip_address("127.0.0.1")),
-        x509.DNSName("localhost"),
-    ]
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-        .public_bytes(serialization.Encoding.PEM)
-    )
-    private = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    authority, store = directory / "ca.pem", directory / "node.pem"
-    authority.write_bytes(certificate)
-    store.write_bytes(private + certificate)
-    store.chmod(0o600)
-    return authority, store
-
-
-def ssl_options(store: Path) -> list[str]:
-    return ["ssl.keystore.type=PEM", f"ssl.keystore.location={store}"]
-
-
-def start_mqd(directory: Path, authority: Path, store: Path) -> Secured:
-    broker, tls_port = brokers.mqd(directory), free_port()
-    options = [
-        f"listeners=PLAINTEXT://127.0.0.1:{broker.address[1]},SSL://127.0.0.1:{tls_port}",
-        *ssl_options(store),
-    ]
-    command = [sys.executable, "-m", "mqd", "start", "--peers", str(directory / "peers.toml")]
-    command += ["--node", "1", "--data", str(directory / "data")]
-    for option in options:
-        command += ["-o", option]
-    log = directory / "log"
-
-    def launch() -> subprocess.Popen[bytes]:
-        with log.open("ab") as stream:
-            return subprocess.Popen(command, cwd=brokers.ROOT, stdout=stream, stderr=stream)
-
-    broker.launch = launch
-    broker.start()
-    return Secured(broker, tls_port, authority)
-
-
-def start_kafka(directory: Path, authority: Path, store: Path) -> Secured:
-    broker, tls_port = brokers.kafka(directory), free_port()
-    port = broker.address[1]
-    controller = port + 1
-    options = [
-        f"listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller},"
-        f"SSL://127.0.0.1:{tls_port}",
-        f"advertised.listeners=PLAINTEXT://127.0.0.1:{port},SSL://127.0.0.1:{tls_port}",
-        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL",
-        *ssl_options(store),
-    ]
-    script, log = str(brokers.ROOT / "scripts" / "kafka.sh"), directory / "script.log"
-
-    def launch() -> subprocess.Popen[bytes]:
-        with log.open("ab") as stream:
-            return subprocess.Popen(
-                ["bash", script, "start", "1", str(port), str(directory), *options],
-                stdout=stream,
-                stderr=stream,
-            )
-
-    broker.launch = launch
-    broker.start()
-    return Secured(broker, tls_port, authority)
+def context_of(broker: Broker) -> ssl.SSLContext:
+    assert broker.security is not None
+    return ssl.create_default_context(cafile=str(broker.security.client().ca))
 
 
 # -- benchmarks: each returns (amount, seconds of the broker's CPU)
 
 
-def cpu_of(secured: Secured, work: Callable[[], float]) -> tuple[float, float]:
-    before = secured.broker.cpu_seconds()
+def cpu_of(broker: Broker, work: Callable[[], float]) -> tuple[float, float]:
+    before = broker.cpu_seconds()
     amount = work()
-    after = secured.broker.cpu_seconds()
+    after = broker.cpu_seconds()
     assert before is not None and after is not None
     return amount, max(after - before, 0.01)
 
 
-def produce(secured: Secured, part: float, tls: bool) -> tuple[float, float]:
-    topic = secured.broker.make_topic("secure")
+def produce(broker: Broker, part: float, tls: bool) -> tuple[float, float]:
+    topic = broker.make_topic("secure")
     failed: list[object] = []
 
     def delivered(error: object, _: object) -> None:
@@ -186,7 +88,7 @@ def produce(secured: Secured, part: float, tls: bool) -> tuple[float, float]:
     def work() -> float:
         producer = Producer(
             {
-                **secured.client_config(tls),
+                **client_config(broker, tls),
                 "linger.ms": 5,
                 "batch.size": 1 << 20,
                 "acks": "1",
@@ -205,18 +107,18 @@ def produce(secured: Secured, part: float, tls: bool) -> tuple[float, float]:
             if not number % 1000:
                 producer.poll(0)
         if producer.flush(SECONDS_MAX) or failed:
-            raise BenchError(f"{secured.broker.name} did not acknowledge all records: {failed[:1]}")
+            raise BenchError(f"{broker.name} did not acknowledge all records: {failed[:1]}")
         return count * RECORD_BYTES / 1e6
 
     try:
-        return cpu_of(secured, work)
+        return cpu_of(broker, work)
     finally:
-        secured.broker.drop_topic(topic)
+        broker.drop_topic(topic)
 
 
-def fetch(secured: Secured, part: float, tls: bool) -> tuple[float, float]:
-    topic = secured.broker.make_topic("secure")
-    producer = Producer({**secured.client_config(False), "linger.ms": 5, "acks": "1"})
+def fetch(broker: Broker, part: float, tls: bool) -> tuple[float, float]:
+    topic = broker.make_topic("secure")
+    producer = Producer({**client_config(broker, False), "linger.ms": 5, "acks": "1"})
     value = bytes(range(256)) * (RECORD_BYTES // 256)
     count = int(MEGABYTES * part * 1e6 / RECORD_BYTES)
     for number in range(count):
@@ -229,12 +131,12 @@ def fetch(secured: Secured, part: float, tls: bool) -> tuple[float, float]:
         if not number % 1000:
             producer.poll(0)
     if producer.flush(SECONDS_MAX):
-        raise BenchError(f"{secured.broker.name} did not acknowledge all records")
+        raise BenchError(f"{broker.name} did not acknowledge all records")
 
     def work() -> float:
         consumer = Consumer(
             {
-                **secured.client_config(tls),
+                **client_config(broker, tls),
                 "group.id": f"secure-{time.monotonic_ns()}",
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
@@ -246,14 +148,14 @@ def fetch(secured: Secured, part: float, tls: bool) -> tuple[float, float]:
         while left > 0:
             left -= len(consumer.consume(10_000, 1.0))
             if time.monotonic() > deadline:
-                raise BenchError(f"{secured.broker.name}: {left} records were not fetched in time")
+                raise BenchError(f"{broker.name}: {left} records were not fetched in time")
         consumer.close()
         return count * RECORD_BYTES / 1e6
 
     try:
-        return cpu_of(secured, work)
+        return cpu_of(broker, work)
     finally:
-        secured.broker.drop_topic(topic)
+        broker.drop_topic(topic)
 
 
 def request_frame(key: int, version: int, body: dict[str, object]) -> bytes:
@@ -263,7 +165,7 @@ def request_frame(key: int, version: int, body: dict[str, object]) -> bytes:
     return len(frame).to_bytes(4, "big") + frame
 
 
-def handshakes(secured: Secured, part: float, tls: bool) -> tuple[float, float]:
+def handshakes(broker: Broker, part: float, tls: bool) -> tuple[float, float]:
     """Each connection sends one ApiVersions request, so that the handshake is complete."""
     count = int(HANDSHAKES * part)
     frame = request_frame(API_VERSIONS, 0, {})
@@ -271,45 +173,45 @@ def handshakes(secured: Secured, part: float, tls: bool) -> tuple[float, float]:
     def work() -> float:
         for _ in range(count):
             # a new context has no session to resume
-            with secured.context().wrap_socket(
-                socket.create_connection(("127.0.0.1", secured.tls_port), timeout=10),
+            with context_of(broker).wrap_socket(
+                socket.create_connection(broker.client_address, timeout=10),
                 server_hostname="127.0.0.1",
             ) as connection:
                 connection.sendall(frame)
                 if not connection.recv(4):
-                    raise BenchError(f"{secured.broker.name} closed a connection")
+                    raise BenchError(f"{broker.name} closed a connection")
         return float(count)
 
-    return cpu_of(secured, work)
+    return cpu_of(broker, work)
 
 
-def requests(secured: Secured, part: float, tls: bool) -> tuple[float, float]:
+def requests(broker: Broker, part: float, tls: bool) -> tuple[float, float]:
     """One record of 100 bytes in each request, as `small-500` of bench.produce_fetch."""
-    topic = secured.broker.make_topic("secure")
+    topic = broker.make_topic("secure")
     batch = build_batch([(None, bytes(100))], timestamp=int(time.time() * 1000))
     rows = [{"name": topic, "partition_data": [{"index": 0, "records": batch}]}]
     body: dict[str, object] = {"transactional_id": None, "acks": 1, "timeout_ms": 30_000}
     body["topic_data"] = rows
     try:
-        return round_trips(secured, part, tls, request_frame(PRODUCE, 9, body))
+        return round_trips(broker, part, tls, request_frame(PRODUCE, 9, body))
     finally:
-        secured.broker.drop_topic(topic)
+        broker.drop_topic(topic)
 
 
-def metadata(secured: Secured, part: float, tls: bool) -> tuple[float, float]:
+def metadata(broker: Broker, part: float, tls: bool) -> tuple[float, float]:
     body: dict[str, object] = {"topics": [], "allow_auto_topic_creation": False}
-    return round_trips(secured, part, tls, request_frame(METADATA, 9, body))
+    return round_trips(broker, part, tls, request_frame(METADATA, 9, body))
 
 
-def round_trips(secured: Secured, part: float, tls: bool, frame: bytes) -> tuple[float, float]:
+def round_trips(broker: Broker, part: float, tls: bool, frame: bytes) -> tuple[float, float]:
     """Send the request on each connection, and again after each response."""
     count = int(REQUESTS * part)
-    port = secured.tls_port if tls else secured.broker.address[1]
-    context = secured.context()
+    address = broker.client_address if tls else broker.address
+    context = context_of(broker)
     connections: dict[int, socket.socket] = {}
     poller = select.epoll()
     for _ in range(CONNECTIONS):
-        plain = socket.create_connection(("127.0.0.1", port), timeout=10)
+        plain = socket.create_connection(address, timeout=10)
         connection = context.wrap_socket(plain, server_hostname="127.0.0.1") if tls else plain
         connection.setblocking(False)
         connections[connection.fileno()] = connection
@@ -323,7 +225,7 @@ def round_trips(secured: Secured, part: float, tls: bool, frame: bytes) -> tuple
         deadline = time.monotonic() + SECONDS_MAX
         while left > 0:
             if time.monotonic() > deadline:
-                raise BenchError(f"{secured.broker.name}: {left} responses did not arrive in time")
+                raise BenchError(f"{broker.name}: {left} responses did not arrive in time")
             for descriptor, _ in poller.poll(1.0):
                 connection = connections[descriptor]
                 try:
@@ -331,7 +233,7 @@ def round_trips(secured: Secured, part: float, tls: bool, frame: bytes) -> tuple
                 except (BlockingIOError, ssl.SSLWantReadError):
                     continue
                 if not data:
-                    raise BenchError(f"{secured.broker.name} closed a connection")
+                    raise BenchError(f"{broker.name} closed a connection")
                 found = waiting[descriptor] + data
                 if len(found) < 4 or len(found) < 4 + int.from_bytes(found[:4], "big"):
                     waiting[descriptor] = found
@@ -344,7 +246,7 @@ def round_trips(secured: Secured, part: float, tls: bool, frame: bytes) -> tuple
         return float(count)
 
     try:
-        return cpu_of(secured, work)
+        return cpu_of(broker, work)
     finally:
         for connection in connections.values():
             connection.close()
@@ -353,7 +255,7 @@ def round_trips(secured: Secured, part: float, tls: bool, frame: bytes) -> tuple
 
 @dataclass(frozen=True)
 class Benchmark:
-    run: Callable[[Secured, float, bool], tuple[float, float]]
+    run: Callable[[Broker, float, bool], tuple[float, float]]
     unit: str
     has_plaintext: bool = True
 
@@ -375,13 +277,14 @@ def main() -> int:
     part = 0.02 if options.quick else 1.0
     rounds = options.rounds or (1 if options.quick else 3)
     directory = Path(tempfile.mkdtemp(prefix="mqd-secure-", dir=options.data))
-    started: list[Secured] = []
+    started: list[Broker] = []
     rows: list[dict[str, object]] = []
     try:
-        authority, store = write_certificates(directory)
-        started.append(start_mqd(directory / "mqd", authority, store))
-        if not options.no_kafka:
-            started.append(start_kafka(directory / "kafka", authority, store))
+        security = ClusterSecurity.create(directory / "security", "SSL", PLAIN)
+        makers = (brokers.mqd,) if options.no_kafka else (brokers.mqd, brokers.kafka)
+        for make in makers:
+            started.append(make(directory / make.__name__, security))
+            started[-1].start()
         print(f"{'':28} {'mqd':>12} {'kafka':>12} {'ratio':>7}   per second of the broker's CPU")
         for name in options.only or list(BENCHMARKS):
             benchmark = BENCHMARKS[name]
@@ -392,8 +295,8 @@ def main() -> int:
         print(f"bench.secure: {error}", file=sys.stderr)
         return 1
     finally:
-        for secured in started:
-            secured.broker.stop()
+        for broker in started:
+            broker.stop()
         shutil.rmtree(directory, ignore_errors=True)
     if options.json:
         Path(options.json).write_text(json.dumps({"rounds": rounds, "rows": rows}, indent=1))
@@ -401,16 +304,16 @@ def main() -> int:
 
 
 def measure(
-    label: str, benchmark: Benchmark, started: list[Secured], tls: bool, part: float, rounds: int
+    label: str, benchmark: Benchmark, started: list[Broker], tls: bool, part: float, rounds: int
 ) -> dict[str, object]:
     """The medians of all rounds, printed."""
-    for secured in started:
-        benchmark.run(secured, part * WARM_UP_PART, tls)
-    figures: dict[str, list[float]] = {secured.broker.name: [] for secured in started}
+    for broker in started:
+        benchmark.run(broker, part * WARM_UP_PART, tls)
+    figures: dict[str, list[float]] = {broker.name: [] for broker in started}
     for number in range(rounds):
-        for secured in started if number % 2 == 0 else reversed(started):
-            amount, cpu_seconds = benchmark.run(secured, part, tls)
-            figures[secured.broker.name].append(amount / cpu_seconds)
+        for broker in started if number % 2 == 0 else reversed(started):
+            amount, cpu_seconds = benchmark.run(broker, part, tls)
+            figures[broker.name].append(amount / cpu_seconds)
     medians = {name: statistics.median(values) for name, values in figures.items()}
     ratio = medians["mqd"] / medians["kafka"] if "kafka" in medians else None
     cells = [f"{medians.get(name, 0):>12.1f}" for name in ("mqd", "kafka")]

@@ -23,11 +23,9 @@ Exit code 0: all checks passed; 1: a check failed.
 from __future__ import annotations
 
 import argparse
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -41,6 +39,7 @@ from .history import History, Key
 from .links import Links
 from .nemesis import Step, Target, steps
 from .node import NodeFailed, end_on_sigterm
+from .program import add_keep, conclude, directory_of, failed
 from .replicas import differences
 from .workload import Producer, Reader, TrialFailed, gather, read_all
 
@@ -52,7 +51,6 @@ READERS = 1
 HEAL_TIMEOUT_S = 90.0
 PATIENT = {"message.timeout.ms": 0}
 """A producer never gives up: a record without an acknowledgement at the end is an anomaly."""
-SHOWN_MAX = 20
 
 
 @dataclass
@@ -299,13 +297,7 @@ def main() -> int:
         action="store_true",
         help="peers talk through proxies, and the nemesis cuts nodes off, too (mqd only)",
     )
-    parser.add_argument(
-        "--keep",
-        type=Path,
-        default=None,
-        metavar="DIR",
-        help="use this directory and leave it there",
-    )
+    add_keep(parser)
     parser.add_argument(
         "--history",
         type=Path,
@@ -326,37 +318,29 @@ def main() -> int:
     )
     replay += cluster_security.shown(arguments)
     end_on_sigterm()
-    directory = arguments.keep or Path(tempfile.mkdtemp(prefix="chaos-"))
-    links: Links | None = None
-    cluster: Ensemble | None = None
-    try:
-        security = cluster_security.from_arguments(arguments, directory / "security")
-        chosen = {"session_ms": arguments.session_ms, "security": security}
-        if arguments.cuts:
-            links = Links()
-            cluster = mqd_ensemble(directory, arguments.nodes, links=links, **chosen)
-        else:
-            cluster = ensemble(arguments.kind, directory, arguments.nodes, **chosen)
-        trial = Trial(cluster, arguments.seed, arguments.seconds, links)
-        trial.run()
-    except (TrialFailed, NodeFailed) as error:
-        print(f"chaos: FAILED: {error}\nagain: {replay}", file=sys.stderr)
-        return 1
-    finally:
-        if cluster is not None:
-            cluster.kill()
-        if links is not None:
-            links.close()
-        if arguments.keep is None:
-            shutil.rmtree(directory, ignore_errors=True)
+    with directory_of(arguments.keep, "chaos-") as directory:
+        links: Links | None = None
+        cluster: Ensemble | None = None
+        try:
+            security = cluster_security.from_arguments(arguments, directory / "security")
+            chosen = {"session_ms": arguments.session_ms, "security": security}
+            if arguments.cuts:
+                links = Links()
+                cluster = mqd_ensemble(directory, arguments.nodes, links=links, **chosen)
+            else:
+                cluster = ensemble(arguments.kind, directory, arguments.nodes, **chosen)
+            trial = Trial(cluster, arguments.seed, arguments.seconds, links)
+            trial.run()
+        except (TrialFailed, NodeFailed) as error:
+            return failed(error, again=replay)
+        finally:
+            if cluster is not None:
+                cluster.kill()
+            if links is not None:
+                links.close()
     if arguments.history is not None:
         history_lines.write(trial.history, arguments.history)
-    print(trial.summary())
-    for violation in trial.violations[:SHOWN_MAX]:
-        print(violation, file=sys.stderr)
-    verdict = "FAILED" if trial.violations else "everything held"
-    print(f"chaos: {verdict}\nagain: {replay}")
-    return 1 if trial.violations else 0
+    return conclude(trial.summary(), trial.violations, again=replay)
 
 
 if __name__ == "__main__":

@@ -38,19 +38,16 @@ from __future__ import annotations
 
 import argparse
 import random
-import shutil
 import statistics
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from . import cluster_security
-from .cluster import HEAL_TIMEOUT_S, PATIENT, SHOWN_MAX, verify_files
+from .cluster import HEAL_TIMEOUT_S, PATIENT, verify_files
 from .copy_checker import check_copy
 from .copy_group import COPY_PARTITIONS, INPUT, TRANSACTION_MS, CopyGroup
 from .copy_reading import read_copy
@@ -60,6 +57,7 @@ from .fault_injector import inject_fault
 from .history import Key, Reads
 from .nemesis import Step, Target, steps
 from .node import NodeFailed, end_on_sigterm
+from .program import SHOWN_MAX, add_keep, conclude, directory_of, failed
 from .replicas import differences
 from .workload import Producer, Reader, TrialFailed, read_all
 
@@ -442,13 +440,7 @@ def main() -> int:
     parser.add_argument(
         "--rate", type=float, default=300, help="records of the input a second (300)"
     )
-    parser.add_argument(
-        "--keep",
-        type=Path,
-        default=None,
-        metavar="DIR",
-        help="use this directory and leave it there",
-    )
+    add_keep(parser)
     cluster_security.add_arguments(parser)
     arguments = parser.parse_args()
     clients = arguments.clients.split(",")
@@ -463,38 +455,26 @@ def main() -> int:
         f"{arguments.clients} --rate {arguments.rate:g}{cluster_security.shown(arguments)}"
     )
     end_on_sigterm()
-    directory = arguments.keep or Path(tempfile.mkdtemp(prefix="exactly-once-"))
-    cluster: Ensemble | None = None
-    trial: Trial | None = None
-    try:
-        cluster = ensemble(
-            arguments.kind,
-            directory,
-            arguments.nodes,
-            session_ms=arguments.session_ms,
-            options=OPTIONS,
-            security=cluster_security.from_arguments(arguments, directory / "security"),
-        )
-        trial = Trial(cluster, arguments.seed, arguments.seconds, clients, arguments.rate)
-        trial.run()
-    except (TrialFailed, NodeFailed) as error:
-        print(f"chaos: FAILED: {error}", file=sys.stderr)
-        if trial is not None:
-            print(trial.reasons(), file=sys.stderr)
-        print(f"again: {replay}", file=sys.stderr)
-        return 1
-    finally:
-        if cluster is not None:
-            cluster.kill()
-        if arguments.keep is None:
-            shutil.rmtree(directory, ignore_errors=True)
-    print(trial.summary())
-    for violation in trial.violations[:SHOWN_MAX]:
-        print(violation, file=sys.stderr)
-    if trial.violations:
-        print(trial.reasons(), file=sys.stderr)
-    print(f"chaos: {'FAILED' if trial.violations else 'everything held'}\nagain: {replay}")
-    return 1 if trial.violations else 0
+    with directory_of(arguments.keep, "exactly-once-") as directory:
+        cluster: Ensemble | None = None
+        trial: Trial | None = None
+        try:
+            cluster = ensemble(
+                arguments.kind,
+                directory,
+                arguments.nodes,
+                session_ms=arguments.session_ms,
+                options=OPTIONS,
+                security=cluster_security.from_arguments(arguments, directory / "security"),
+            )
+            trial = Trial(cluster, arguments.seed, arguments.seconds, clients, arguments.rate)
+            trial.run()
+        except (TrialFailed, NodeFailed) as error:
+            return failed(error, reasons="" if trial is None else trial.reasons(), again=replay)
+        finally:
+            if cluster is not None:
+                cluster.kill()
+    return conclude(trial.summary(), trial.violations, reasons=trial.reasons(), again=replay)
 
 
 if __name__ == "__main__":

@@ -19,15 +19,14 @@ import random
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from . import cluster_security
 from .checker import Anomaly, check
 from .ensemble import Ensemble, mqd_ensemble
 from .node import NodeFailed, Process, end_on_sigterm
+from .program import add_keep, conclude, directory_of, failed
 from .workload import Producer, TrialFailed, gather, read_all
 
 TOPIC = "kill9"
@@ -146,13 +145,7 @@ def main() -> int:
         "--seed", type=int, default=1, help="of kill times, partitions and payloads (1)"
     )
     parser.add_argument("--partitions", type=int, default=4, help="of the topic (4)")
-    parser.add_argument(
-        "--keep",
-        type=Path,
-        default=None,
-        metavar="DIR",
-        help="use this directory and leave it there",
-    )
+    add_keep(parser)
     cluster_security.add_arguments(parser)
     arguments = parser.parse_args()
     replay = (
@@ -160,27 +153,20 @@ def main() -> int:
         f"--partitions {arguments.partitions}{cluster_security.shown(arguments)}"
     )
     end_on_sigterm()
-    with tempfile.TemporaryDirectory(prefix="mqd-kill9-") as temporary:
-        directory = arguments.keep or Path(temporary)
+    with directory_of(arguments.keep, "mqd-kill9-") as directory:
         security = cluster_security.from_arguments(arguments, directory / "security")
         cluster = mqd_ensemble(directory, 1, security=security)
         trial = Trial(cluster, arguments.rounds, arguments.seed, arguments.partitions)
         try:
             trial.run()
         except (TrialFailed, NodeFailed) as error:
-            print(f"kill9: FAILED: {error}\nagain: {replay}", file=sys.stderr)
-            return 1
+            return failed(error, again=replay)
         finally:
             cluster.kill()
-    print(trial.summary())
-    for anomaly in trial.anomalies:
-        print(anomaly, file=sys.stderr)
+    violations: list[object] = [*trial.anomalies]
     if trial.findings:
-        print(trial.findings, file=sys.stderr)
-    if trial.anomalies or trial.findings:
-        print(f"kill9: FAILED\nagain: {replay}", file=sys.stderr)
-        return 1
-    return 0
+        violations.append(trial.findings)
+    return conclude(trial.summary(), violations, again=replay)
 
 
 if __name__ == "__main__":

@@ -15,14 +15,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import shutil
 import sys
-import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import aiokafka
@@ -31,6 +28,7 @@ import kafka
 
 from .ensemble import Ensemble, ensemble
 from .node import NodeFailed, end_on_sigterm
+from .program import directory_of, failed
 from .received import Received, misplaced
 
 INTERVAL_S = 0.002
@@ -311,25 +309,23 @@ def main() -> int:
     # the clients log every retry; only exceptions count
     logging.getLogger().addHandler(logging.NullHandler())
     end_on_sigterm()
-    directory = Path(tempfile.mkdtemp(prefix="rolling-"))
-    cluster: Ensemble | None = None
-    try:
-        cluster = ensemble(
-            arguments.kind, directory, arguments.nodes, session_ms=arguments.session_ms
-        )
-        cluster.start()
-        started_at = time.monotonic()
-        loads, errors = roll(cluster, arguments.rounds)
-        elapsed = time.monotonic() - started_at
-        cluster.stop()
-    except NodeFailed as failure:
-        print(f"rolling: FAILED: {failure}", file=sys.stderr)
-        return 1
-    finally:
-        if cluster is not None:
-            with suppress(NodeFailed):
-                cluster.kill()
-        shutil.rmtree(directory, ignore_errors=True)
+    with directory_of(None, "rolling-") as directory:
+        cluster: Ensemble | None = None
+        try:
+            cluster = ensemble(
+                arguments.kind, directory, arguments.nodes, session_ms=arguments.session_ms
+            )
+            cluster.start()
+            started_at = time.monotonic()
+            loads, errors = roll(cluster, arguments.rounds)
+            elapsed = time.monotonic() - started_at
+            cluster.stop()
+        except NodeFailed as failure:
+            return failed(failure)
+        finally:
+            if cluster is not None:
+                with suppress(NodeFailed):
+                    cluster.kill()
     for error in errors:
         print(error, file=sys.stderr)
     shown = ", ".join(f"{load.name} {load.acked} of {load.sent}" for load in loads)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from array import array
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -24,8 +23,8 @@ from mqd.client.security import Security
 from mqd.io.net import OsNetwork, OsStream
 
 from .client_security import librdkafka_options
-from .history import NOT_ACKED, Key, Reads, longs, value_of
-from .workload import VALUE, is_refusal
+from .history import NOT_ACKED, Key, Reads, value_of
+from .workload import VALUE, RecordingProducer, is_refusal
 
 POLL_S = 0.2
 TICK_S = 0.01
@@ -44,29 +43,17 @@ class CountingNetwork(OsNetwork):
         return await super().connect(host, port, timeout=timeout)
 
 
-class MqdProducer:
-    """An idempotent producer of mqd.client, acks=all, at `rate` records a second. As
-    `workload.Producer`.
-    """
+class MqdProducer(RecordingProducer):
+    """An idempotent producer of mqd.client, acks=all, at `rate` records a second."""
 
     def __init__(
         self, number: int, bootstrap: str, keys: Sequence[Key], rate: float, security: Security
     ) -> None:
-        self.number = number
-        self.acked: dict[Key, array[int]] = {key: longs() for key in keys}
-        self.acknowledged = 0
-        self.errors: list[str] = []
-        self.refusals: list[str] = []
+        super().__init__(number, keys)
         self.network = CountingNetwork()
         self._bootstrap = bootstrap
         self._rate = rate
         self._security = security
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"producer-{number}", daemon=True)
-
-    def start(self) -> None:
-        """Begin to produce."""
-        self._thread.start()
 
     def finish(self) -> None:
         """Stop sending, and wait until every sent record is acknowledged."""

@@ -29,11 +29,9 @@ from __future__ import annotations
 
 import argparse
 import secrets
-import shutil
 import ssl
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -47,11 +45,12 @@ from mqd.io.certificates import CA_CERTIFICATE, node_file
 
 from .checker import check
 from .client_security import PLAINTEXT, librdkafka_options
-from .cluster import SHOWN_MAX, verify_files
+from .cluster import verify_files
 from .cluster_security import certificate_options, create_authority
 from .ensemble import mqd_ensemble
 from .history import Key, Reads
 from .node import CLUSTER_ID, LOOPBACK, Node, NodeFailed, end_on_sigterm, free_ports
+from .program import add_keep, conclude, directory_of, failed
 from .replicas import differences
 from .secure_access import (
     ADMIN,
@@ -355,33 +354,18 @@ def main() -> int:
     parser.add_argument(
         "--rate", type=float, default=50, help="records a second of each producer (50)"
     )
-    parser.add_argument(
-        "--keep",
-        type=Path,
-        default=None,
-        metavar="DIR",
-        help="use this directory and leave it there",
-    )
+    add_keep(parser)
     arguments = parser.parse_args()
     end_on_sigterm()
-    directory = arguments.keep or Path(tempfile.mkdtemp(prefix="secure-rolling-"))
-    trial = Trial(directory, arguments.rate)
-    try:
-        trial.run()
-    except (TrialFailed, NodeFailed, ClientError, ssl.SSLError) as error:
-        print(f"chaos: FAILED: {error}", file=sys.stderr)
-        for violation in trial.violations[:SHOWN_MAX]:
-            print(violation, file=sys.stderr)
-        return 1
-    finally:
-        trial.close()
-        if arguments.keep is None:
-            shutil.rmtree(directory, ignore_errors=True)
-    print(trial.summary())
-    for violation in trial.violations[:SHOWN_MAX]:
-        print(violation, file=sys.stderr)
-    print(f"chaos: {'FAILED' if trial.violations else 'everything held'}")
-    return 1 if trial.violations else 0
+    with directory_of(arguments.keep, "secure-rolling-") as directory:
+        trial = Trial(directory, arguments.rate)
+        try:
+            trial.run()
+        except (TrialFailed, NodeFailed, ClientError, ssl.SSLError) as error:
+            return failed(error, trial.violations)
+        finally:
+            trial.close()
+    return conclude(trial.summary(), trial.violations)
 
 
 if __name__ == "__main__":

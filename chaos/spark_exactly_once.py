@@ -21,9 +21,7 @@ from __future__ import annotations
 
 import argparse
 import random
-import shutil
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -33,6 +31,7 @@ from mqd.client.errors import ClientError
 from . import cluster_security
 from .ensemble import Ensemble, ensemble
 from .node import NodeFailed, end_on_sigterm
+from .program import add_keep, conclude, directory_of, failed
 from .spark_driver import Drivers, TrialFailed
 from .spark_faults import BrokerFaults
 from .spark_verdict import Topic, judge
@@ -148,35 +147,29 @@ def main() -> int:
     """Parse the command line, run the trial, print the result."""
     arguments = _arguments()
     end_on_sigterm()
-    directory = arguments.keep or Path(tempfile.mkdtemp(prefix="spark-exactly-once-"))
-    directory.mkdir(parents=True, exist_ok=True)
-    options = OPTIONS + UNSTABLE[arguments.kind]
-    cluster = ensemble(
-        arguments.kind,
-        directory / "nodes",
-        session_ms=arguments.session_ms,
-        options=options,
-        security=cluster_security.from_arguments(arguments, directory / "security"),
-    )
-    trial = Trial(cluster, directory, arguments)
-    failure = ""
-    try:
-        trial.run()
-    except (TrialFailed, NodeFailed, ClientError) as error:
-        failure = f": {error}"
-    finally:
-        trial.close()
+    with directory_of(arguments.keep, "spark-exactly-once-") as directory:
+        directory.mkdir(parents=True, exist_ok=True)
+        options = OPTIONS + UNSTABLE[arguments.kind]
+        cluster = ensemble(
+            arguments.kind,
+            directory / "nodes",
+            session_ms=arguments.session_ms,
+            options=options,
+            security=cluster_security.from_arguments(arguments, directory / "security"),
+        )
+        trial = Trial(cluster, directory, arguments)
+        failure: Exception | None = None
+        try:
+            trial.run()
+        except (TrialFailed, NodeFailed, ClientError) as error:
+            failure = error
+        finally:
+            trial.close()
         summary = trial.summary()
-        if arguments.keep is None:
-            shutil.rmtree(directory, ignore_errors=True)
-    print(summary)
-    for violation in trial.violations:
-        print(violation, file=sys.stderr)
-    failed = bool(failure or trial.violations)
-    print(
-        f"chaos: {'FAILED' if failed else 'everything held'}{failure}\nagain: {_again(arguments)}"
-    )
-    return int(failed)
+    if failure is not None:
+        print(summary)
+        return failed(failure, trial.violations, again=_again(arguments))
+    return conclude(summary, trial.violations, again=_again(arguments))
 
 
 def _arguments() -> argparse.Namespace:
@@ -195,7 +188,7 @@ def _arguments() -> argparse.Namespace:
     cluster_security.add_arguments(parser)
     parser.add_argument("--no-broker-faults", action="store_true", help="let brokers live")
     parser.add_argument("--quiet", action="store_true", help="print the verdict only")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="use this directory and leave it")
+    add_keep(parser)
     return parser.parse_args()
 
 

@@ -12,10 +12,11 @@ import random
 import struct
 import threading
 import time
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import confluent_kafka
 
@@ -80,7 +81,29 @@ class Silence:
         return longest
 
 
-class Producer:
+class RecordingProducer(ABC):
+    """A producer in a thread of its own, which records its acknowledgements and errors."""
+
+    def __init__(self, number: int, keys: Sequence[Key]) -> None:
+        self.number = number
+        self.acked: dict[Key, array[int]] = {key: longs() for key in keys}
+        self.acknowledged = 0
+        self.errors: list[str] = []
+        self.refusals: list[str] = []
+        """Errors that `is_refusal` names."""
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"producer-{number}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to produce."""
+        self._thread.start()
+
+    @abstractmethod
+    def _run(self) -> None:
+        """Produce until `_stop` is set."""
+
+
+class Producer(RecordingProducer):
     """One idempotent producer, at full speed or at `rate` records a second, until it is stopped."""
 
     def __init__(
@@ -93,18 +116,11 @@ class Producer:
         rate: float | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.number = number
-        self.acked: dict[Key, array[int]] = {key: longs() for key in keys}
-        self.acknowledged = 0
-        self.errors: list[str] = []
-        self.refusals: list[str] = []
-        """Errors that `is_refusal` names."""
+        super().__init__(number, keys)
         self.silence = Silence()
         self._keys = list(keys)
         self._random = random.Random(seed)
         self._rate = rate
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"producer-{number}", daemon=True)
         settings = {
             "bootstrap.servers": bootstrap,
             "enable.idempotence": True,
@@ -115,10 +131,6 @@ class Producer:
             "log_level": 0,
         }
         self._producer = confluent_kafka.Producer(settings | dict(options or {}))
-
-    def start(self) -> None:
-        """Begin to produce."""
-        self._thread.start()
 
     def wait_for_acknowledgement(self) -> None:
         """Wait for the next acknowledgement. Raises TrialFailed."""
@@ -298,15 +310,8 @@ def read_all(
         consumer.close()
 
 
-class Sender(Protocol):
-    """A producer whose acknowledgements were recorded."""
-
-    number: int
-    acked: dict[Key, array[int]]
-
-
 def gather(
-    producers: Iterable[Sender], readers: Iterable[Reader], final: dict[Key, Reads]
+    producers: Iterable[RecordingProducer], readers: Iterable[Reader], final: dict[Key, Reads]
 ) -> History:
     """The results of all producers and consumers, as one history."""
     return History(
