@@ -400,6 +400,9 @@ class TlsSocket(LayeredSocket):
             except OSError:
                 pass
         self.inner.close()
+        # A reference cycle that is older than a freeze would stay for hours (io/garbage.py).
+        self.on_established = _do_nothing
+        self.receive_into, self.send = self.inner.receive_into, self.inner.send
 
     def fileno(self) -> int:
         return self.inner.fileno()

@@ -356,4 +356,5 @@ class Connection(RequestReceiver):
         self.request_pool.leaving += self.task_bytes
         if self.parked is not None:
             self.parked.free()
+        self.handshake = None  # it refers to this connection
         self.owner.closed(self)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import _ssl
 import ctypes
+import gc
 import random
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -554,3 +555,41 @@ def test_protocols_and_suites(suites: str, versions: str, allowed: tuple[bool, s
         assert not allowed[0]
         return
     assert allowed == (True, context.minimum_version.name, context.maximum_version.name)
+
+
+@pytest.mark.parametrize("established", [False, True])
+async def test_a_closed_socket_is_part_of_no_reference_cycle(established: bool) -> None:
+    """A cycle that is older than a freeze stays for hours, with the buffers of OpenSSL
+    (io/garbage.py)."""
+    gc.disable()
+    try:
+        async with accepted() as (port, accept), trio.open_nursery() as nursery:
+            streams: list[TlsStream] = []
+
+            async def client() -> None:
+                if established:
+                    streams.append(await connect(port))
+                    await streams[0].send_all(b"x")
+                else:
+                    (await OsNetwork().connect(HOST, port)).close()
+
+            nursery.start_soon(client)
+            side: Side = await accept()  # type: ignore[misc]
+            side.sock.on_established = Established(side.sock).on_established
+            if established:
+                assert await side.receive(1) == b"x"
+            for stream in streams:
+                stream.close()
+        del side, accept
+        assert not [one for one in gc.get_objects() if isinstance(one, Established)]
+    finally:
+        gc.enable()
+
+
+class Established:
+    """An owner that refers to the socket, as a connection does."""
+
+    def __init__(self, sock: TlsSocket) -> None:
+        self.sock = sock
+
+    def on_established(self) -> None: ...
