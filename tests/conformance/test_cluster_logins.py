@@ -264,9 +264,9 @@ def test_java(
     assert sorted(found.splitlines()) == sorted(VALUES)
     describe = ("--describe", "--group", topic, *server, "--command-config", str(properties))
     rows = java(files, "consumer.group.ConsumerGroupCommand", *describe).decode().splitlines()
-    columns = [row.split() for row in rows if row.startswith(topic)]
-    assert sorted(row[2] for row in columns) == ["0", "1", "2"]
-    assert sum(int(row[3]) for row in columns if row[3] != "-") == len(VALUES)
+    committed = [row.split()[3] for row in rows if row.startswith(topic)]
+    # a partition without a record may have no offset yet
+    assert sum(int(offset) for offset in committed if offset != "-") == len(VALUES), rows
 
 
 def java_options(cluster: SecuredCluster, listener: str, mechanism: str | None) -> dict[str, str]:
