@@ -308,7 +308,7 @@ async def test_only_an_empty_directory_is_claimed(
     if content is not None:
         (tmp_path / str(content)).mkdir()
         (tmp_path / str(content) / "file").write_bytes(b"x")
-        with pytest.raises(StorageError, match=r"meta\.properties is missing.*not empty.*restore"):
+        with pytest.raises(StorageError, match=r"meta\.properties is missing.*not empty.*Restore"):
             await service().start()
         assert (
             not (tmp_path / "meta.properties").exists()
