@@ -71,6 +71,39 @@ class LogReplay:
                 self._report.note(f"{LEADER_EPOCH_CHECKPOINT} is rebuilt from the log: {error}")
             self.producers, self._snapshot_offset = Producers(), 0
 
+    def complete_epochs(self, segments: list[Segment]) -> None:
+        """Add epochs from the batches that the checkpoint of an orderly stop lacks. LogDamaged,
+        OSError.
+
+        With metadata version 1, a stop during a sync could leave an outdated checkpoint. Such a
+        replica would truncate committed records (I23).
+        """
+        filled = [segment for segment in segments if segment.size]
+        try:
+            if not filled or not self._lacks_epoch(filled[-1], filled[-1].next_offset - 1):
+                return
+            first = len(filled) - 1
+            while first and self._lacks_epoch(filled[first], filled[first].base_offset):
+                first -= 1
+            due = filled[first].base_offset
+            for header, _ in batches_from(
+                self._disk, self._path, filled[first:], due, self._config
+            ):
+                if header.partition_leader_epoch > self.epochs.latest:
+                    self.epochs.assign(header.partition_leader_epoch, min(due, header.base_offset))
+                due = header.next_offset
+        except BadBatch as bad:
+            raise LogDamaged(f"{self._path} {bad}, although it was synced. {REMEDY}") from None
+        self._report.note(f"{LEADER_EPOCH_CHECKPOINT} was outdated: completed from the log")
+
+    def _lacks_epoch(self, segment: Segment, offset: Offset) -> bool:
+        """Whether the checkpoint lacks the leader epoch of the batch with `offset`, or of the first
+        one after it.
+        """
+        for header, _ in batches_from(self._disk, self._path, [segment], offset, self._config):
+            return header.partition_leader_epoch > self.epochs.latest
+        return False
+
     def replay(
         self, header: BatchHeader, view: memoryview, due: Offset
     ) -> AbortedTransaction | None:

@@ -404,6 +404,22 @@ async def test_a_bad_epoch_file_is_rebuilt_from_the_log(
     harness.kill()
 
 
+@pytest.mark.parametrize("content", [b"0\n0\n", b"0\n1\n0 0\n", b"0\n2\n0 0\n1 10\n"])
+async def test_an_outdated_epoch_file_is_completed_from_the_log(
+    tmp_path: Path, content: bytes
+) -> None:
+    """A clean stop of a node with metadata version 1 could leave one. With it, the replica would
+    truncate committed records, because it would name an older epoch to its leader (I23).
+    """
+    harness = await filled(tmp_path, clean=True)
+    (tmp_path / str(PARTITION) / "leader-epoch-checkpoint").write_bytes(content)
+    log = await reopened(harness)
+    assert log.epochs.entries() == [(0, 0), (1, 10), (2, 20)]
+    assert log.epochs.dirty
+    assert [entry.last_sequence for entry in log.producers.entries()] == [29]
+    harness.kill()
+
+
 @pytest.mark.parametrize(
     "content",
     [
