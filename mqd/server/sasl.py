@@ -24,6 +24,7 @@ from mqd.security.sasl_options import SaslOptions
 from mqd.security.sasl_session import SaslSession
 from mqd.security.scram import BY_NAME, NONCE_BITS, FakeCredentials, ScramServer, text_of_bits
 from mqd.security.scram_credentials import ScramCredential
+from mqd.server.turns import TurnsByAddress
 
 if TYPE_CHECKING:
     from mqd.server.key_sets import TokenVerifier
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SHOWN_CHARACTERS_MAX = 64
-PASSWORD_CHECK_THREADS = 1
-"""An attacker with wrong passwords keeps one core busy, and not the event loop."""
 
 
 class SaslListener:
@@ -102,7 +101,9 @@ class SaslService:
         key = secret if secret is not None else self.random_bytes(32)
         self.secret = hmac.digest(key, b"salts of unknown users", "sha256")
         self.fakes = FakeCredentials(self.secret, lambda: self.image().scram_shapes)
-        self._checks = trio.CapacityLimiter(PASSWORD_CHECK_THREADS)
+        self._checks = trio.CapacityLimiter(1)
+        """One thread: an attacker with wrong passwords keeps one core busy."""
+        self._turns = TurnsByAddress()
         self._listeners = {name: SaslListener(self, each) for name, each in options.items()}
         self.failures = 0
         """Logins that failed."""
@@ -114,9 +115,10 @@ class SaslService:
     def listeners(self) -> Iterable[SaslListener]:
         return self._listeners.values()
 
-    async def work(self, work: Callable[[], bool]) -> bool:
-        """Do it in a thread. Checks of passwords wait for one another, in their order."""
-        return await self.disk.offload(work, limiter=self._checks)
+    async def work(self, work: Callable[[], bool], address: str) -> bool:
+        """Check a password of a client in a thread. The addresses of clients take turns."""
+        async with self._turns.turn(address):
+            return await self.disk.offload(work, limiter=self._checks)
 
     def random_bits(self, count: int) -> int:
         return self.entropy.below(1 << count)

@@ -53,6 +53,9 @@ class Connection(WithWork, Protocol):
     principal: Principal
     frames: FrameBuffer
 
+    @property
+    def address(self) -> str: ...
+
     def slot(self) -> Slot: ...
 
     def finish(self) -> None: ...
@@ -213,7 +216,7 @@ class SaslConnection:
     ) -> None:
         """A task that does the work of a token. The next request waits for it."""
         with until_closed(connection, needs_peer=True):
-            result = await self._service.work(pending.work)
+            result = await self._service.work(pending.work, connection.address)
         if not connection.open:
             return
         clock, session = self._service.clock, self.session

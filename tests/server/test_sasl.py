@@ -218,6 +218,27 @@ async def test_the_password_of_a_closed_connection_is_not_checked(
         assert [response.error_code for response in clients["alice"].responses()] == [0, 0]
 
 
+async def test_checks_of_passwords_go_by_address(tmp_path: Path) -> None:
+    """Clients with wrong passwords delay only others of their own address."""
+    async with node(tmp_path) as made:
+        disk = made.node.sasl.disk = QueueDisk()
+        begun: list[str] = []
+
+        async def check(address: str) -> None:
+            def run() -> bool:
+                begun.append(address)
+                return False
+
+            assert not await made.node.sasl.work(run, address)
+
+        async with trio.open_nursery() as nursery:
+            for address in ("bad", "bad", "bad", "good"):
+                nursery.start_soon(check, address)
+                await run_until_idle()
+            disk.begin.set()
+        assert begun == ["bad", "bad", "good", "bad"]
+
+
 async def test_scram(tmp_path: Path) -> None:
     async with node(tmp_path) as made:
         credential = new_credential(ScramMechanism.SHA_256, "secret", b"salt")
