@@ -190,6 +190,8 @@ class _Loader:
                     "reach the disk in any order"
                 )
                 self._remove(bases[index + 1 :])
+                if segment.next_offset < self.checkpointed.log_start_offset:
+                    self.undeleted_below = self.checkpointed.log_start_offset
                 break
             if following is not None:
                 self._join(segment, following)
@@ -222,15 +224,15 @@ class _Loader:
         return bad
 
     def _is_lost_before(self, end: Offset, following: Offset) -> bool:
-        """Whether a power cut removed the offsets from `end` to the next segment. Then the log ends
-        there.
+        """Whether a power cut removed the offsets from `end`, or from the log start if that is
+        later, to the next segment. Then the log ends there.
         """
         if self.checkpointed.cleaned_to is not None and following <= self.checkpointed.cleaned_to:
             return False  # a compaction makes its segments durable before it checkpoints its end
         return (
             not self.checkpointed.unsynced_survived
-            and max(self.checkpointed.recovery_point, self.checkpointed.log_start_offset)
-            <= end
+            and self.checkpointed.recovery_point
+            <= max(end, self.checkpointed.log_start_offset)
             < following
         )
 

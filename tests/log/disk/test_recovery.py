@@ -729,6 +729,27 @@ async def test_after_a_power_failure_a_log_with_returned_segments_is_reset(
     harness.kill()
 
 
+async def test_after_a_power_failure_the_log_start_may_be_in_a_lost_segment(
+    tmp_path: Path,
+) -> None:
+    """The power failure also undid the removal of the segments below the log start, and kept a
+    segment behind the lost one.
+    """
+    harness = await filled(tmp_path)
+    files = segment_files(tmp_path)
+    start = int(files[2].stem) + 1
+    assert start < int(files[3].stem)
+    (tmp_path / "log-start-offset-checkpoint").write_bytes(
+        encode_offset_checkpoint({PARTITION: start})
+    )
+    files[2].unlink()
+    harness.new_service(unsynced_survived=False)
+    await harness.service.start()
+    log = harness.open(SMALL)
+    assert (log.log_start_offset, log.log_end_offset) == (start, start) and len(log.segments) == 1
+    harness.kill()
+
+
 @pytest.mark.parametrize("checkpoint", [None, 100])
 async def test_after_a_power_failure_a_log_from_the_leader_s_start_is_complete(
     tmp_path: Path, checkpoint: int | None
