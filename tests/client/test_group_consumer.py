@@ -417,7 +417,7 @@ async def test_a_paused_partition_keeps_its_fetched_records(
 
 
 async def test_seek_changes_the_position_and_rewind_returns_to_the_commit(
-    nursery: trio.Nursery,
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = cluster_of(nursery, partitions=1, records=30)
     async with (

@@ -267,7 +267,7 @@ def keep(broker: FakeBroker, request: Any) -> Any:
 @both
 @pytest.mark.parametrize("commit", [True, False])
 async def test_a_prepared_transaction_is_ended_by_another_client(
-    nursery: trio.Nursery, version: int, commit: bool
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock, version: int, commit: bool
 ) -> None:
     cluster = cluster_of(nursery, version, two_phase=True)
     async with producing(cluster, two_phase=True) as (_, producer):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import trio
+import trio.testing
 
 from mqd.io.entropy import RandomEntropy
 from mqd.log.disk.sync_plan import plan_sync
@@ -28,7 +29,7 @@ from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
 from mqd.replica.throttle import Throttle
 from mqd.types import NodeId
-from tests.log.support import PARTITION, TOPIC_ID, Harness, batch
+from tests.log.support import PARTITION, TOPIC_ID, Harness, InlineDisk, batch
 
 CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=150, file_delete_delay_ms=0)
 
@@ -52,7 +53,7 @@ class Replica:
 
     def __init__(self, node_id: int, directory: Path) -> None:
         self.node_id = NodeId(node_id)
-        self.harness = Harness(directory)
+        self.harness = Harness(directory, disk=InlineDisk())
         self.assignment: Assignment | None = None
         trio.run(self.harness.service.start)
         self._open()
@@ -169,7 +170,9 @@ class Replica:
 
     def kill(self) -> None:
         """kill -9 and a restart: written data is there, data in memory is lost."""
-        trio.run(self.logs.housekeeping.store, "replication-offset-checkpoint")
+        # nothing syncs a new log here: the checkpoint stops waiting for it
+        clock = trio.testing.MockClock(autojump_threshold=0)
+        trio.run(self.logs.housekeeping.store, "replication-offset-checkpoint", clock=clock)
         trio.run(self.harness.restart)
         self._open()
         if self.assignment is not None:
