@@ -31,9 +31,11 @@ KAFKA_DIR := .cache/kafka
 
 # Dozens of test processes run the same source. Keep its bytecode, even if the shell forbids this.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
+# All tests but those of the third ring, in up to four processes.
+SUITE := $(PYTEST) -q -n auto --maxprocesses 4 --ignore tests/conformance --ignore tests/hostile
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format unit hostile constraints clean \
+.PHONY: help run test lint format unit slow hostile constraints clean \
   spark-test spark-demo chaos-spark bench-spark bench-client \
   conformance conformance-kafka conformance-cluster conformance-kafka-cluster conformance-groups \
   simulate simulate-bugs simulate-bugs-count \
@@ -69,8 +71,12 @@ format: $(STAMP)
 
 ## Run the default test suite without the linters.
 unit: $(STAMP)
-	@$(PYTEST) -q -n auto --maxprocesses 4 \
-	  --ignore tests/conformance --ignore tests/hostile -m 'not spark'
+	@$(SUITE) -m 'not spark and not slow'
+
+## Run the tests that the default suite leaves out because each takes
+## seconds (a minute in all).
+slow: $(STAMP)
+	@$(SUITE) -m 'slow and not spark'
 
 ## Attack a real node with hostile requests and connections, in less
 ## than two minutes.

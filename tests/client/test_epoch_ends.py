@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mqd.client.admin import Admin
 from mqd.client.descriptions import LATEST
 from mqd.client.errors import ClientError
@@ -16,7 +14,6 @@ TP = TopicPartition("a", 0)
 OPTIONS = {"broker.session.timeout.ms": "600", "broker.heartbeat.interval.ms": "200"}
 
 
-@pytest.mark.slow
 def test_an_epoch_ends_where_the_next_one_starts() -> None:
     run(_scenario, seed=1)
 

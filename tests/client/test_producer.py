@@ -30,6 +30,7 @@ from tests.client.fake import (
     Hang,
     HangUp,
 )
+from tests.seeds import seeds
 
 
 @asynccontextmanager
@@ -449,7 +450,7 @@ async def test_a_cancelled_send_may_arrive_and_affects_no_other(
     assert cluster.partition(TopicPartition("a", 0)) is partition
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(6, range(20)))
 async def test_each_record_is_stored_once_and_in_order_despite_failures(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock, seed: int
 ) -> None:

@@ -324,6 +324,7 @@ def test_features_have_a_fixed_set_of_names() -> None:
     assert replica.image.size == before
 
 
+@pytest.mark.slow
 def test_a_snapshot_of_any_size_is_restored() -> None:
     """An earlier release wrote snapshots larger than 512 MiB, and none of its nodes could start
     again.

@@ -14,6 +14,7 @@ from mqd.testing import Cluster, run
 from mqd.testing.disk import MemoryDisk
 from mqd.testing.inodes import Directory
 from tests.log.test_missing_records import ORDERS, consume, partition, produce
+from tests.seeds import seeds
 
 HEARTBEAT_SECONDS = 0.5
 """`broker.heartbeat.interval.ms`"""
@@ -57,7 +58,7 @@ async def in_sync(cluster: Cluster, nodes: set[int]) -> None:
             await trio.sleep(0.1)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(1, range(2)))
 @pytest.mark.parametrize("how", ["older copy", "page cache"])
 def test_acknowledged_records_survive(how: str, seed: int) -> None:
     async def main() -> None:
@@ -196,7 +197,7 @@ def test_a_restored_log_directory_after_a_clean_stop_is_reported(undo_write: boo
     run(main, seed=1)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(1, range(2)))
 def test_a_restored_log_directory_loses_no_acknowledged_records(seed: int) -> None:
     async def main() -> None:
         async with Cluster(nodes=4) as cluster:

@@ -30,6 +30,7 @@ from mqd.raft.service import RaftService
 from mqd.raft.snapshots import Compaction, Work, all_steps
 from mqd.types import NodeId
 from tests.raft.directed import Ours
+from tests.seeds import slow
 
 ENTRIES = 5
 LOOP_SECONDS_MAX = 0.05
@@ -224,10 +225,11 @@ class Steps(trio.abc.Instrument):
         self.longest = max(self.longest, thread_time() - self._began)
 
 
-async def test_a_snapshot_of_64_mebibytes_hardly_delays_the_loop(
-    tmp_path: Path, record_property: Callable[[str, object], None]
+@pytest.mark.parametrize("mebibytes", [16, slow(64)])
+async def test_a_large_snapshot_hardly_delays_the_loop(
+    tmp_path: Path, mebibytes: int, record_property: Callable[[str, object], None]
 ) -> None:
-    machine = large_image(64 * MIB, 50)
+    machine = large_image(mebibytes * MIB, 50)
     steps = Steps()
     raft = alone(tmp_path, machine, Compaction(entries_max=ENTRIES, entries_kept=0))
     async with trio.open_nursery() as nursery:

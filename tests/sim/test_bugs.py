@@ -4,7 +4,7 @@
 simulate-bugs-count`; eight seconds under faults, with the defect's load and nodes). A change of the
 product changes these seeds, so the test continues from there for up to `SEEDS_MAX` seeds. All of
 them: `make simulate-bugs`, minutes; those in `QUICK` are found within a second of processor time
-each.
+each, those in `SLOWER` within a few (`make slow`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pytest
 
 from mqd.testing.runner import run_seed
 from mqd.testing.settings import LOADS, Settings
+from tests.seeds import slow
 from tests.sim.bugs import BUGS
 from tests.sim.found import FOUND
 
@@ -74,18 +75,22 @@ QUICK = (
     "follower-claims-what-is-not-synced",
     "followers-forget-producers",
     "high-watermark-ignores-a-member",
-    "move-completed-early",
-    "moved-replica-keeps-its-log",
-    "prepared-transaction-times-out",
+    "joins-without-catching-up",
     "raft-answers-before-fsync",
     "raft-believes-previous",
     "raft-counts-unsynced",
     "revoked-partition-handed-out-early",
-    "seal-left-out",
+    "seal-not-replicated",
     "snapshot-lacks-configs",
     "snapshot-lacks-producer-ids",
     "stable-offset-ignores-transactions",
     "torn-tail-left-in-the-file",
+)
+SLOWER = (
+    "move-completed-early",
+    "moved-replica-keeps-its-log",
+    "prepared-transaction-times-out",
+    "seal-left-out",
 )
 
 
@@ -113,8 +118,8 @@ def found_by_ci(name: str) -> bool:
 
 def test_every_bug_has_its_seed() -> None:
     assert FOUND.keys() == BUGS.keys()
-    assert len(set(QUICK)) >= 12 and set(QUICK) <= FOUND.keys()
-    assert max(FOUND[name] for name in QUICK) <= 5, (
+    assert len(set(QUICK)) >= 12 and {*QUICK, *SLOWER} <= FOUND.keys()
+    assert max(FOUND[name] for name in (*QUICK, *SLOWER)) <= 5, (
         "a change of the product changes the seeds of rare ones a lot"
     )
     assert max(FOUND.values()) <= LAST_SEED
@@ -139,7 +144,8 @@ def test_ci_finds_all_but_these() -> None:
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
-    "name", sorted(FOUND) if os.environ.get("MQD_SIM_BUGS") == "all" else QUICK
+    "name",
+    sorted(FOUND) if os.environ.get("MQD_SIM_BUGS") == "all" else [*QUICK, *map(slow, SLOWER)],
 )
 def test_planted_bugs_are_found(name: str) -> None:
     bug = BUGS[name]

@@ -11,7 +11,6 @@ from mqd.testing.runner import run_seed
 from mqd.testing.settings import Settings
 
 
-@pytest.mark.slow
 def test_a_crash_of_a_client_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
     sends = 0
     intact = Producer._send_batches

@@ -4,6 +4,8 @@ The searches here have few attempts and take seconds; walks by chance go through
 with two driver crashes and up to five attempts. To visit all of its states takes some minutes:
 
     MQD_WHOLE_MODEL=1 pytest tests/spark/test_protocol_model.py
+
+All are marked `slow`: they read the models beside them and no other code.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from tests.spark.atomic_batch_model import DriverCommits, driver_commits
 from tests.spark.exactly_once_model import TaskCommits, task_commits
 from tests.spark.older_checkpoint_model import OlderCheckpoint, older_checkpoint
 
+pytestmark = pytest.mark.slow
 WHOLE = pytest.mark.skipif("MQD_WHOLE_MODEL" not in os.environ, reason="set MQD_WHOLE_MODEL=1")
 
 A1 = DriverCommits(decision_record=False, fence="after", abort="naive", timeouts="none", attempts=4)

@@ -15,6 +15,7 @@ from mqd.errors import ErrorCode
 from mqd.protocol import apis
 from mqd.testing import Cluster, run, simulated
 from tests.log.support import batch
+from tests.seeds import seeds
 
 SESSION_SECONDS = 9.0
 
@@ -90,7 +91,7 @@ async def test_a_partitioned_leader_refuses_clients_until_it_reconnects() -> Non
         assert cluster.daemon(leader).replica.in_contact
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(2, range(5)))
 def test_a_leader_paused_for_a_session_serves_no_waiting_requests(
     seed: int,
 ) -> None:
@@ -133,7 +134,7 @@ def test_a_single_node_continues_to_serve_after_a_pause(seed: int) -> None:
     run(main, seed=seed)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(2, range(6)))
 def test_a_former_leader_serves_no_client_before_new_metadata(seed: int) -> None:
     """A heartbeat gets its response before the metadata arrives: other nodes lead the partitions of
     this node by then.
@@ -187,7 +188,7 @@ def _partitions(cluster: Cluster, node_id: int) -> dict[int, Any]:
     return partitions
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(1, range(2)))
 @pytest.mark.parametrize("pause", [1.3, 4.2])
 def test_a_controller_paused_for_half_a_session_extends_no_contact(pause: float, seed: int) -> None:
     """It and one leader are partitioned from the other three voters, which elect another controller

@@ -150,7 +150,6 @@ async def busy_cluster() -> str:
         return f"{cluster.trace.digest} {cluster.world.steps.steps} {cluster.time!r}"
 
 
-@pytest.mark.slow
 def test_the_same_seed_gives_the_same_history_with_any_hash_seed() -> None:
     script = (
         "from tests.testing.test_world import busy_cluster; from mqd.testing import "

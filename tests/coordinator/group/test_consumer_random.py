@@ -21,6 +21,7 @@ from mqd.errors import ErrorCode, MqError
 from mqd.protocol.consumer_protocol import Subscription, decode_assignment, encode_subscription
 from mqd.types import TopicPartition
 from tests.coordinator.group.consumer_support import GROUP, Group, Places, owners, places
+from tests.seeds import seeds
 
 NAMES = ("a", "b", "c")
 START_AGAIN = {
@@ -400,9 +401,8 @@ class World:
         assert {place for member in self.members for place in member.held} == everything
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("classic", [False, True])
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(3, range(10)))
 def test_a_partition_has_one_owner_after_any_events(seed: int, classic: bool) -> None:
     world = World(seed, classic=classic)
     for _ in range(250):

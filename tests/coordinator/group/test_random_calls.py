@@ -28,6 +28,7 @@ from mqd.types import TopicPartition
 from tests.coordinator.group.consumer_support import owners, rows
 from tests.coordinator.group.support import Options, Topics
 from tests.coordinator.harness import Harness
+from tests.seeds import seeds
 
 CALLS = 150
 GROUPS = ("g", "h")
@@ -406,7 +407,7 @@ def run(seed: int) -> None:
         check(caller.harness)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(10, range(20)))
 def test_after_any_calls_no_request_is_lost_and_no_partition_has_two_owners(seed: int) -> None:
     run(seed)
 

@@ -36,6 +36,7 @@ from mqd.coordinator.txn.transaction import ProducerIdWanted, Transaction
 from mqd.errors import ErrorCode, MqError
 from mqd.types import TopicPartition
 from tests.coordinator.txn.transactions import Transactions
+from tests.seeds import seeds
 
 PARTITIONS = [TopicPartition(topic, number) for topic in "ab" for number in range(3)]
 STEPS = 400
@@ -348,7 +349,7 @@ class World:
                 )
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", seeds(30, range(100)))
 def test_transactions_are_atomic_and_fenced_producers_stay_fenced(seed: int) -> None:
     World(seed).run()
 
