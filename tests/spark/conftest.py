@@ -40,8 +40,9 @@ _counter = itertools.count()
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if Path(__file__).parent in item.path.parents and "spark" in getattr(
-            item, "fixturenames", ()
+        if (
+            "spark" in getattr(item, "fixturenames", ())
+            and Path(__file__).parent in item.path.parents
         ):
             item.add_marker(pytest.mark.spark)
             item.add_marker(pytest.mark.timeout(SPARK_TEST_SECONDS))
