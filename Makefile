@@ -74,7 +74,7 @@ unit: $(STAMP)
 	@$(SUITE) -m 'not spark and not slow'
 
 ## Run the tests that the default suite leaves out because each takes
-## seconds (a minute in all).
+## seconds.
 slow: $(STAMP)
 	@$(SUITE) -m 'slow and not spark'
 

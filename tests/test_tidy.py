@@ -565,6 +565,13 @@ def test_the_default_suite_does_not_sleep() -> None:
     assert wrong == []
 
 
+def test_what_the_default_suite_leaves_out_runs_in_ci() -> None:
+    recipe = r"^%s: \$\(STAMP\)\n\t@\$\(SUITE\) -m '%s'$"
+    for target, marks in (("unit", "not spark and not slow"), ("slow", "slow and not spark")):
+        assert re.search(recipe % (target, marks), source("Makefile"), re.MULTILINE), target
+    assert re.search(r"^with_deadline \d+ make slow$", source(".ci/run"), re.MULTILINE)
+
+
 def test_tests_stand_where_the_code_does() -> None:
     """A folder of tests mirrors a folder of the project, but for the rings that have none."""
     rings = {Path(), Path("conformance"), Path("sim"), Path("hostile"), Path("golden")}
