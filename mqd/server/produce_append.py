@@ -315,7 +315,7 @@ def is_idempotent(view: memoryview, start: int, stop: int) -> bool:
 
 def check_order(refused: RefusedBatches, partition: Partition, batch: memoryview) -> None:
     """Raises MqError OUT_OF_ORDER_SEQUENCE_NUMBER if the log does not know the producer, and an
-    earlier batch of this connection was refused: this batch must not be its first one.
+    earlier batch of this connection was refused. This batch must not be its first one.
     """
     if partition.assignment.topic_partition not in refused or len(batch) < HEADER_BYTES:
         return
