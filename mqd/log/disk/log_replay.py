@@ -71,7 +71,7 @@ class LogReplay:
                 self._report.note(f"{LEADER_EPOCH_CHECKPOINT} is rebuilt from the log: {error}")
             self.producers, self._snapshot_offset = Producers(), 0
 
-    def complete_epochs(self, segments: list[Segment]) -> None:
+    def complete_epochs(self, segments: list[Segment], log_start: Offset) -> None:
         """Add epochs from the batches that the checkpoint of an orderly stop lacks. LogDamaged,
         OSError.
 
@@ -80,7 +80,10 @@ class LogReplay:
         """
         filled = [segment for segment in segments if segment.size]
         try:
-            if not filled or not self._lacks_epoch(filled[-1], filled[-1].next_offset - 1):
+            # A log without records needs no epochs: its batches are below its start.
+            if not filled or filled[-1].next_offset <= log_start:
+                return
+            if not self._lacks_epoch(filled[-1], filled[-1].next_offset - 1):
                 return
             first = len(filled) - 1
             while first and self._lacks_epoch(filled[first], filled[first].base_offset):

@@ -196,7 +196,7 @@ class _Loader:
             if following is not None:
                 self._join(segment, following)
         if scan_from >= len(bases) and self.segments:
-            self.replay.complete_epochs(self.segments)
+            self.replay.complete_epochs(self.segments, self.log_start_min)
             self._replay_trusted(self.segments[-1].next_offset)
         for segment in self.segments[scan_from:]:
             if segment is not self.segments[-1]:

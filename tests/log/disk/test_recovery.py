@@ -404,6 +404,17 @@ async def test_a_bad_epoch_file_is_rebuilt_from_the_log(
     harness.kill()
 
 
+async def test_a_log_whose_records_are_all_deleted_needs_no_epochs(tmp_path: Path) -> None:
+    harness = await filled(tmp_path)
+    log = await reopened(harness)
+    harness.service.delete_records(log, 30)
+    harness.service.truncate_to(log, 30)
+    await harness.service.close()
+    await harness.restart()
+    assert not harness.service.reports
+    harness.kill()
+
+
 @pytest.mark.parametrize("content", [b"0\n0\n", b"0\n1\n0 0\n", b"0\n2\n0 0\n1 10\n"])
 async def test_an_outdated_epoch_file_is_completed_from_the_log(
     tmp_path: Path, content: bytes
