@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from uuid import UUID
 
 import trio
 
@@ -175,31 +176,31 @@ async def _answers_of(requested: list[Case], port: int) -> Answers:
         await until_acls_apply(requested, port)
         for case in requested:
             scenario = case.scenario
-            request = substituted(scenario.request, case.user, ids_of(case, ids))
-            try:
-                with SaslConnection(port, case.user) as connection:
-                    response = await connection(scenario.api, scenario.version, request)
-            except Exception as error:
-                error.add_note(f"in the case '{scenario.title}: {case.title}'")
-                raise
-            found.setdefault(scenario.title, {})[case.title] = shape(case, response)
+            found.setdefault(scenario.title, {})[case.title] = await shape_from(
+                port, case, ids, scenario.version
+            )
         versions: dict[tuple[str, int], str] = {}
         for case, version in denied_in_all_versions(requested):
             if not is_expressible(case, version):
                 continue
-            request = substituted(case.scenario.request, case.user, ids_of(case, ids))
-            title = case.scenario.title
             try:
-                with SaslConnection(port, case.user) as connection:
-                    response = await connection(case.scenario.api, version, request)
+                text = await shape_from(port, case, ids, version)
             except ConnectionError:
-                versions[title, version] = CLOSED
-            except TimeoutError as error:
-                error.add_note(f"in version {version} of '{title}'")
-                raise
-            else:
-                versions[title, version] = shape(case, response)
+                text = CLOSED
+            versions[case.scenario.title, version] = text
     return found, versions
+
+
+async def shape_from(port: int, case: Case, ids: Mapping[str, UUID], version: int) -> str:
+    """The shape of the response to the user of the case."""
+    scenario = case.scenario
+    request = substituted(scenario.request, case.user, ids_of(case, ids))
+    try:
+        with SaslConnection(port, case.user) as connection:
+            return shape(case, await connection(scenario.api, version, request))
+    except Exception as error:
+        error.add_note(f"version {version} of '{scenario.title}: {case.title}' to port {port}")
+        raise
 
 
 async def until_acls_apply(requested: list[Case], port: int) -> None:

@@ -26,16 +26,13 @@ from tests.server.acl_matrix import (
     cases,
     denied_in_all_versions,
     file_of,
-    ids_of,
     is_expressible,
     prepare,
     prepare_groups,
-    shape,
-    substituted,
     versions_as_text,
 )
 
-from .acl_kafka import SaslConnection, until_acls_apply
+from .acl_kafka import SaslConnection, shape_from, until_acls_apply
 from .secured_cluster import SecuredCluster
 
 WAIT_S = 60.0
@@ -171,14 +168,7 @@ async def asked(
     cluster: SecuredCluster, node_id: int, case: Case, ids: Mapping[str, UUID], version: int
 ) -> str:
     """The shape of the response of this node to the user of the case."""
-    scenario = case.scenario
-    request = substituted(scenario.request, case.user, ids_of(case, ids))
-    try:
-        with cluster.connection(node_id, case.user) as connection:
-            return shape(case, await connection(scenario.api, version, request))
-    except Exception as error:
-        error.add_note(f"version {version} of '{scenario.title}: {case.title}' to node {node_id}")
-        raise
+    return await shape_from(cluster.ports[node_id]["SASL"], case, ids, version)
 
 
 def recorded() -> dict[tuple[str, str], str]:
