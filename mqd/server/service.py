@@ -202,9 +202,10 @@ class Server:
             self._slice_ends_at = now + SLICE_SECONDS_MAX
             connection.on_ready(events)
             after = clock()
-            connection.used += min(after - now, SLICE_SECONDS_MAX)
+            spent = after - now
+            connection.used += spent if spent < SLICE_SECONDS_MAX else SLICE_SECONDS_MAX
             if counts_time:
-                quotas.used(connection, after - now)  # type: ignore[arg-type]  # a Connection
+                quotas.used(connection, spent)  # type: ignore[arg-type]  # a Connection
             now = after
         self._slice_ends_at = now + SLICE_SECONDS_MAX
         self._end_turn()
