@@ -9,8 +9,10 @@ node that has the client's connection mutes it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from mqd.errors import ErrorCode
@@ -70,10 +72,15 @@ def without_throttled(
     rows: Sequence[Any],
     mutations_of: Callable[[Any], int],
     strict_since: int,
+    *,
+    topic_of: Callable[[Any], Hashable] = attrgetter("name"),
 ) -> Slices[Counted]:
     """The rows that the client's quota allows, and the others. `mutations_of(row)`: how many
     partitions it creates or deletes. Before version `strict_since` of the API, all are allowed, and
     the client is only throttled. Call it on the controller.
+
+    All rows of a topic (`topic_of`) that is named twice are allowed: the controller must see both,
+    and refuse them. They were not authorized, so a single one of them must not get there (I53).
     """
     quotas = context.node.quotas
     is_forwarded = context.listener == PEER
@@ -89,9 +96,10 @@ def without_throttled(
         version = context.header.api_version
     is_strict = version >= strict_since
     counted = Counted([], [], 0)
+    times = Counter(map(topic_of, rows))
     for row in rows:
         yield 1
-        mutations = mutations_of(row)
+        mutations = mutations_of(row) if times[topic_of(row)] == 1 else 0
         is_allowed = True
         if mutations and is_forwarded:
             is_allowed, throttle_ms = mutate_for(mutations, context.now, strict=is_strict)

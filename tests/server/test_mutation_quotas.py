@@ -11,7 +11,7 @@ from mqd.client.peer import PeerConnection
 from mqd.protocol import apis
 from mqd.testing import Cluster, simulated
 
-NONE, THROTTLED = 0, 89
+NONE, INVALID_REQUEST, THROTTLED = 0, 42, 89
 BURST = 11
 """Partitions that a quota of 1 a second allows at once: those of a window."""
 
@@ -111,3 +111,37 @@ async def test_a_client_cannot_use_the_share_of_another() -> None:
         assert code == NONE
         assert throttle_ms > 20_000
         assert (await create(third, "b", 1, **names))[0] == THROTTLED
+
+
+@simulated(seed=7)
+async def test_a_topic_that_is_named_twice_is_refused_whatever_the_quota() -> None:
+    """Its rows were not authorized, so the quota must not leave one of them."""
+    async with Cluster(nodes=3) as cluster:
+        for connection in await with_quota(cluster):
+            assert await create(connection, "present", 1) in ((NONE, 0), (36, 0))
+            new = {"num_partitions": 2 * BURST, "replication_factor": 1, "assignments": []}
+            answer = await ask(
+                connection,
+                "create_topics",
+                7,
+                topics=[{"name": "twice", **new, "configs": []}] * 2,
+                timeout_ms=60_000,
+            )
+            assert {row.error_code for row in answer.topics} == {INVALID_REQUEST}
+            answer = await ask(
+                connection,
+                "create_partitions",
+                3,
+                topics=[{"name": "present", "count": 3 * BURST, "assignments": None}] * 2,
+                timeout_ms=60_000,
+            )
+            assert {row.error_code for row in answer.results} == {INVALID_REQUEST}
+            for version, rows in (
+                (6, {"topics": [{"name": "present"}] * 2}),
+                (5, {"topic_names": ["present"] * 2}),
+            ):
+                answer = await ask(connection, "delete_topics", version, **rows, timeout_ms=60_000)
+                assert {row.error_code for row in answer.responses} == {INVALID_REQUEST}
+        topics = cluster.daemon(1).machine.image.topics
+        assert len(topics["present"].partitions) == 1
+        assert "twice" not in topics

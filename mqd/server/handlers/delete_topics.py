@@ -144,9 +144,12 @@ def _without_throttled(
             topic = image.topics_by_id.get(row.topic_id)
         return len(topic.partitions) if topic is not None else 0
 
+    def topic_of(row: Any) -> TopicName:
+        return TopicName(row) if isinstance(row, str) else TopicName(row.name, row.topic_id)
+
     field = "topics" if request.topics else "topic_names"
     allowed, refused, throttle_ms = yield from without_throttled(
-        context, request, request[field], partitions_of, _STRICT_SINCE
+        context, request, request[field], partitions_of, _STRICT_SINCE, topic_of=topic_of
     )
     if not refused:
         return request, [], throttle_ms
