@@ -22,7 +22,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping
 from math import isinf
 from types import MappingProxyType
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from mqd.security.authorizer import canonical_host
 from mqd.security.principal import Principal
@@ -52,8 +52,8 @@ QuotaKey = tuple[str, str | None, str | None]
 """What a quota state counts: the name of the quota, the user and the client id. None: all."""
 
 QUOTA_STATES_MAX: Final = 10_000
-"""Quota states that a node keeps. Beyond it, the least recently used one is evicted: a client
-chooses its client id, and could otherwise fill the memory."""
+"""Quota states of each kind that a node keeps. Beyond it, the least recently used one is evicted: a
+client chooses its client id, and could otherwise fill the memory."""
 RESOLVED_MAX: Final = 10_000
 THROTTLE_MS_MAX: Final = 2**31 - 1
 """Maximum of `throttle_time_ms`. A quota near 0 would need more, up to infinity."""
@@ -232,8 +232,8 @@ class ClientQuotas:
         """`window`: of byte rates and of request time; `mutation_window`: of mutations."""
         self._window = window
         self._mutation_window = mutation_window
-        self._rates: OrderedDict[QuotaKey, Rate] = OrderedDict()
-        self._buckets: OrderedDict[QuotaKey, TokenBucket] = OrderedDict()
+        self._rates: _States[Rate] = _States()
+        self._buckets: _States[TokenBucket] = _States()
         self.table = QuotaTable()
 
     def __len__(self) -> int:
@@ -270,7 +270,7 @@ class ClientQuotas:
         return _milliseconds(min(limit_ms, (measured - quota.limit) / quota.limit * elapsed_ms))
 
     def _rate_of(self, key: QuotaKey) -> Rate:
-        return _state_of(self._rates, key, lambda: Rate(self._window))
+        return self._rates.of(key, lambda: Rate(self._window))
 
     def mutate(
         self, principal: Principal, client_id: str, mutations: int, now_ms: float, *, strict: bool
@@ -304,22 +304,38 @@ class ClientQuotas:
         return is_allowed
 
     def _bucket_of(self, key: QuotaKey, limit: float, window: Window, now_ms: float) -> TokenBucket:
-        return _state_of(self._buckets, key, lambda: TokenBucket(limit, window, now_ms))
+        return self._buckets.of(key, lambda: TokenBucket(limit, window, now_ms))
 
 
 def _milliseconds(time_ms: float) -> int:
     return round(min(time_ms, THROTTLE_MS_MAX))
 
 
-def _state_of(
-    states: OrderedDict[QuotaKey, StateT], key: QuotaKey, new: Callable[[], StateT]
-) -> StateT:
-    """Return the state of `key`, or a new one, and mark it as most recently used."""
-    state = states.get(key)
-    if state is None:
-        state = states[key] = new()
-        if len(states) > QUOTA_STATES_MAX:
-            states.popitem(last=False)
-    else:
-        states.move_to_end(key)
-    return state
+class _States(Generic[StateT]):
+    """Quota states of three kinds: of addresses, of users, and of client ids. Each kind has a bound
+    of its own, so a user who sends many client ids does not evict the state of the own quota.
+    """
+
+    def __init__(self) -> None:
+        self._of_addresses: OrderedDict[QuotaKey, StateT] = OrderedDict()
+        self._of_users: OrderedDict[QuotaKey, StateT] = OrderedDict()
+        self._of_client_ids: OrderedDict[QuotaKey, StateT] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._of_addresses) + len(self._of_users) + len(self._of_client_ids)
+
+    def of(self, key: QuotaKey, new: Callable[[], StateT]) -> StateT:
+        """Return the state of `key`, or a new one, and mark it as most recently used."""
+        name, _, client_id = key
+        if client_id is not None:
+            states = self._of_client_ids
+        else:
+            states = self._of_addresses if name in ADDRESS_KEYS else self._of_users
+        state = states.get(key)
+        if state is None:
+            state = states[key] = new()
+            if len(states) > QUOTA_STATES_MAX:
+                states.popitem(last=False)
+        else:
+            states.move_to_end(key)
+        return state

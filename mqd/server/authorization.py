@@ -227,10 +227,10 @@ def split(
     operation: Operation,
     resource_type: ResourceType,
     rows: Iterable[RowT],
-    name_of: Callable[[Any], str] = itemgetter("name"),
+    name_of: Callable[[Any], str | None] = itemgetter("name"),
 ) -> Slices[tuple[list[RowT], list[RowT]]]:
     """The rows of a request that the client may use, and those that it may not. In slices: each
-    may have another name.
+    may have another name. A row without a name (None) is allowed: it gets another error.
     """
     if permissions_of(context) is None:
         return list(rows), []
@@ -239,21 +239,21 @@ def split(
     decisions: dict[str, bool] = {}
     for row in rows:
         name = name_of(row)
-        decision = decisions.get(name)
-        if decision is None:
+        decision = True if name is None else decisions.get(name)
+        if name is not None and decision is None:
             decision = decisions[name] = is_authorized(context, operation, resource_type, name)
             yield 1
         (allowed if decision else denied).append(row)
     return allowed, denied
 
 
-def topic_name_of(context: Context, by_id: bool) -> Callable[[Any], str]:
-    """The name of a topic that a request names, or names by id. "" for an unknown id, which gets an
-    error anyway.
+def topic_name_of(context: Context, by_id: bool) -> Callable[[Any], str | None]:
+    """The name of a topic that a request names, or names by id. None for an unknown id: as in
+    Apache Kafka, its error is UNKNOWN_TOPIC_ID, which clients retry.
     """
 
-    def of_id(topic: Any) -> str:
+    def of_id(topic: Any) -> str | None:
         found = context.node.image.topics_by_id.get(topic["topic_id"])
-        return "" if found is None else found.name
+        return None if found is None else found.name
 
     return of_id if by_id else itemgetter("name")

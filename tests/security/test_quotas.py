@@ -203,3 +203,18 @@ def test_a_change_costs_nothing_for_other_quotas(monkeypatch: pytest.MonkeyPatch
     for n in range(9):
         table.change((("ip", f"10.0.0.{n}"),), None)
     assert table.keys == frozenset()
+
+
+def test_a_user_keeps_the_state_of_a_quota_whatever_client_ids_the_user_sends() -> None:
+    node = ClientQuotas(WINDOW, WINDOW)
+    of_user = {PRODUCER_BYTE_RATE: 1.0, CONTROLLER_MUTATION_RATE: 1.0}
+    node.table = QuotaTable(
+        {entity("alice"): of_user, entity(client=None): {REQUEST_PERCENTAGE: 100.0}}
+    )
+    throttle_ms = node.record(PRODUCER_BYTE_RATE, ALICE, "app", 1000, 0)
+    node.mutate(ALICE, "app", 100, 0, strict=True)
+    for number in range(QUOTA_STATES_MAX + 100):
+        node.record(REQUEST_PERCENTAGE, ALICE, f"app-{number}", 0.001, 0)
+        node.connect(f"10.0.{number // 256}.{number % 256}", 0)
+    assert node.record(PRODUCER_BYTE_RATE, ALICE, "app", 0, 0) == throttle_ms > 0
+    assert node.mutate(ALICE, "app", 1, 0, strict=True)[0] is False

@@ -52,13 +52,14 @@ async def _without_hidden_topics(
     assignment = response.get("assignment")
     if not assignment or permissions_of(context) is None:
         return response
+    name_of = topic_name_of(context, True)
     topics, denied = await finished_in_slices(
         split(
             context,
             Operation.DESCRIBE,
             ResourceType.TOPIC,
             assignment["topic_partitions"],
-            topic_name_of(context, True),
+            lambda topic: name_of(topic) or "",
         )
     )
     return {**response, "assignment": {"topic_partitions": topics}} if denied else response
