@@ -79,7 +79,7 @@ class Dispatcher:
     """All handlers of one node."""
 
     def __init__(self, node: Node, spawn: Callable[..., None]) -> None:
-        """`spawn(function, *args)` starts a task in the server's nursery."""
+        """`spawn(connection, function, *args)` starts a task that works for the connection."""
         self._node = node
         self._quotas = node.quotas
         self._spawn = spawn
@@ -201,7 +201,13 @@ class Dispatcher:
             if not connection.frames.retain(buffer):
                 frame = memoryview(bytes(frame))
             self._spawn(
-                self._respond_to_large, connection, connection.slot(), handler, header, frame
+                connection,
+                self._respond_to_large,
+                connection,
+                connection.slot(),
+                handler,
+                header,
+                frame,
             )
             return
         request = api.decode_request(header.api_version, frame, header.body_position)
@@ -216,7 +222,14 @@ class Dispatcher:
             if isinstance(response, CoroutineType):
                 connection.barrier = True
                 self._spawn(
-                    self._respond_in_task, connection, slot, handler, header, request, response
+                    connection,
+                    self._respond_in_task,
+                    connection,
+                    slot,
+                    handler,
+                    header,
+                    request,
+                    response,
                 )
             else:
                 response = _throttled(connection, response)

@@ -21,7 +21,7 @@ class FetchTasks:
     """Starts and bounds the tasks of one node; followers do not wait for clients."""
 
     def __init__(self, spawn: Callable[..., None], bug: Callable[[Connection, str], None]) -> None:
-        """`spawn(function, *args)` starts a task in the server's nursery; `bug` is
+        """`spawn(connection, function, *args)` starts a task for the connection; `bug` is
         Dispatcher.bug.
         """
         self._spawn = spawn
@@ -32,7 +32,7 @@ class FetchTasks:
     def start(self, connection: Connection, work: Callable[[], Awaitable[None]]) -> None:
         """Start a task. Later requests of the connection wait until `resume`."""
         connection.barrier = True
-        self._spawn(self._run, connection, work)
+        self._spawn(connection, self._run, connection, work)
 
     async def _run(self, connection: Connection, work: Callable[[], Awaitable[None]]) -> None:
         """A task: one part of a large fetch."""

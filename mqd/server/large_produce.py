@@ -160,7 +160,7 @@ class LargeProduce:
         connection.barrier = True
         if not connection.frames.retain(buffer):
             body = memoryview(bytearray(body))
-        self._spawn(self._append_large, pending, body, connection.owner.now)
+        self._spawn(connection, self._append_large, pending, body, connection.owner.now)
 
     async def _append_large(self, pending: PendingProduce, view: memoryview, now: float) -> None:
         """A task. Later requests of the connection wait until all of this one is appended."""

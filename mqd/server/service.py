@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import trio
 
@@ -24,6 +26,7 @@ from mqd.limits import (
 )
 from mqd.security.client_listeners import ClientListener
 from mqd.security.quotas import REQUEST_PERCENTAGE
+from mqd.server.charged import charged
 from mqd.server.connection import RESUME, Connection
 from mqd.server.connection_memory import ConnectionMemory
 from mqd.server.connection_quotas import ConnectionQuotas
@@ -79,7 +82,7 @@ class Server:
         self.request_bytes_max = node.config.integer("socket.request.max.bytes")
         self.now = node.clock.monotonic()
         self.now_ms = node.clock.wall_ms()
-        self.dispatcher = Dispatcher(node, self._spawn)
+        self.dispatcher = Dispatcher(node, self._spawn_for)
         self._connections: dict[Connection, None] = {}
         self.memory = ConnectionMemory(
             node.config, node.clock, self._connections, memory_budget_bytes
@@ -119,6 +122,21 @@ class Server:
     def _spawn(self, function: Callable[..., object], *args: object) -> None:
         assert self._nursery is not None
         self._nursery.start_soon(function, *args)  # type: ignore[arg-type]
+
+    def _spawn_for(
+        self,
+        connection: Connection,
+        function: Callable[..., Coroutine[Any, Any, None]],
+        *args: object,
+    ) -> None:
+        """Start a task that works for a connection. Its time counts against the quota of the
+        client, as the time of the turns does.
+        """
+        if REQUEST_PERCENTAGE in self._node.quotas.keys:
+            used = partial(self._node.quotas.used, connection)
+            self._spawn(charged, partial(function, *args), used, self._node.clock.monotonic)
+        else:
+            self._spawn(function, *args)
 
     # -- turns -------------------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ class Fetch:
     def __init__(
         self, node: Node, spawn: Callable[..., None], bug: Callable[[Connection, str], None]
     ) -> None:
-        """`spawn(function, *args)` starts a task in the server's nursery; `bug` is
+        """`spawn(connection, function, *args)` starts a task for the connection; `bug` is
         Dispatcher.bug.
         """
         self._node = node

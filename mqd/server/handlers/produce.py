@@ -48,7 +48,7 @@ class Produce:
     def __init__(
         self, node: Node, spawn: Callable[..., None], bug: Callable[[Connection, str], None]
     ) -> None:
-        """`spawn(function, *args)` starts a task in the server's nursery; `bug` is
+        """`spawn(connection, function, *args)` starts a task for the connection; `bug` is
         Dispatcher.bug.
         """
         self._node = node
@@ -110,7 +110,12 @@ class Produce:
                     connection.barrier = True
                     body = bytearray(view[position:end])
                     self._spawn(
-                        self._append_when_confirmed, pending, body, transactional_id, waiting
+                        connection,
+                        self._append_when_confirmed,
+                        pending,
+                        body,
+                        transactional_id,
+                        waiting,
                     )
                     return
         else:
