@@ -189,6 +189,10 @@ class ControllerService:
         """Create a topic in the background, with the defaults of its kind. Clients retry."""
         self._topic_creation.create_topic_soon(name)
 
+    def creates_topic_soon(self, name: str) -> bool:
+        """Whether this node is about to request the creation of the topic."""
+        return self._topic_creation.creates_topic_soon(name)
+
     async def next_producer_id(self) -> int:
         """An id that no other producer of this cluster has, had or will have (I17)."""
         return await self._producer_ids.next_producer_id()

@@ -49,6 +49,10 @@ class TopicCreation:
         """Create a topic in the background, with the defaults of its kind. Clients retry."""
         self._wanted.want(name)
 
+    def creates_topic_soon(self, name: str) -> bool:
+        """Whether the topic is wanted already."""
+        return name in self._wanted
+
     async def run(self) -> None:
         """Create the wanted topics, until cancelled."""
         async for names in self._wanted:
@@ -97,6 +101,9 @@ class _WantedTopics:
         if len(self._names) < TOPICS_CREATED_SOON_MAX:
             self._names[name] = None
             self._wanted.set()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
 
     def __aiter__(self) -> _WantedTopics:
         return self

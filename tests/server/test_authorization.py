@@ -302,6 +302,42 @@ async def test_a_member_loses_its_group_with_its_acl() -> None:
         assert took < EFFECT_SECONDS_MAX
 
 
+@simulated(seed=6)
+async def test_an_unknown_topic_id_is_unknown_and_not_denied() -> None:
+    """Clients retry UNKNOWN_TOPIC_ID; TOPIC_AUTHORIZATION_FAILED is final."""
+    async with secured(1) as (cluster, admin, _):
+        topic_id = cluster.daemon(1).machine.image.topics["orders"].topic_id
+        await admin("CreateAcls", 3, creations=grant("READ", resource_type=3, name="shop"))
+        await admin("CreateAcls", 3, creations=grant("READ"))
+        user = await connect(cluster, 1, ALICE)
+        ids = [topic_id, UUID(int=77)]
+        codes: list[int] = []
+
+        async def fetched() -> list[int]:
+            await user("FindCoordinator", 3, key="shop", key_type=0)
+            topics = [{"topic_id": one, "partition_indexes": [0]} for one in ids]
+            group = {"group_id": "shop", "member_id": None, "member_epoch": -1, "topics": topics}
+            found = await user("OffsetFetch", 10, groups=[group], require_stable=False)
+            rows = {row["topic_id"]: row for row in found["groups"][0]["topics"]}
+            codes[:] = [rows[one]["partitions"][0]["error_code"] for one in ids if one in rows]
+            return codes
+
+        await until(fetched, [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID])
+        row = {"partition_index": 0, "committed_offset": 0, "committed_metadata": ""}
+        committed = await user(
+            "OffsetCommit",
+            10,
+            group_id="shop",
+            generation_id_or_member_epoch=-1,
+            topics=[{"topic_id": one, "partitions": [row]} for one in ids],
+        )
+        found = {row["topic_id"]: row for row in committed["topics"]}
+        assert [found[one]["partitions"][0]["error_code"] for one in ids] == [
+            ErrorCode.NONE,
+            ErrorCode.UNKNOWN_TOPIC_ID,
+        ]
+
+
 # -- the audit log -------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from mqd.client.peer import PeerConnection
 from mqd.protocol import apis
 from mqd.testing import Cluster, simulated
 
-NONE, INVALID_REQUEST, THROTTLED = 0, 42, 89
+NONE, UNKNOWN_TOPIC, INVALID_REQUEST, THROTTLED = 0, 3, 42, 89
 BURST = 11
 """Partitions that a quota of 1 a second allows at once: those of a window."""
 
@@ -145,3 +145,18 @@ async def test_a_topic_that_is_named_twice_is_refused_whatever_the_quota() -> No
         topics = cluster.daemon(1).machine.image.topics
         assert len(topics["present"].partitions) == 1
         assert "twice" not in topics
+
+
+@simulated(seed=8)
+async def test_topics_that_clients_create_by_asking_for_them_take_from_the_quota() -> None:
+    async with Cluster(nodes=1, options={"auto.create.topics.enable": "true"}) as cluster:
+        (connection,) = await with_quota(cluster)
+        names = [{"name": f"auto-{number}"} for number in range(4 * BURST)]
+        for _ in range(3):
+            answer = await ask(
+                connection, "metadata", 9, topics=names, allow_auto_topic_creation=True
+            )
+            assert {row.error_code for row in answer.topics} <= {NONE, UNKNOWN_TOPIC}
+        assert answer.throttle_time_ms > 0
+        created = [row for row in answer.topics if row.error_code == NONE]
+        assert 0 < len(created) <= 2 * BURST

@@ -240,7 +240,7 @@ def _by_name(context: Context, names: Iterable[str], create: bool) -> Iterator[d
             if create and not _may_create(context, name):
                 yield {**_denied(name), "is_internal": name in INTERNAL_TOPICS}
                 continue
-            if create:
+            if create and _is_within_quota(context, name):
                 context.node.controller.create_topic_soon(name)
         yield {
             "error_code": code,
@@ -254,6 +254,16 @@ def _may_create(context: Context, name: str) -> bool:
     return is_authorized_for_cluster(context, Operation.CREATE, is_logged=False) or is_authorized(
         context, Operation.CREATE, ResourceType.TOPIC, name
     )
+
+
+def _is_within_quota(context: Context, name: str) -> bool:
+    """Whether the client's quota of metadata changes allows another topic. Counts it, once. This
+    node counts: the controller does not know for which client a node creates a topic.
+    """
+    if name in INTERNAL_TOPICS or context.node.controller.creates_topic_soon(name):
+        return True
+    partitions = context.node.config.integer("num.partitions")
+    return context.mutate(partitions, strict=True)
 
 
 def _topic(context: Context, topic: TopicImage) -> dict[str, Any]:
