@@ -35,6 +35,18 @@ from tests.tls_files import texts, write_texts
 SECURE = Security(protocol="SSL", ca=texts().ca)
 
 
+async def test_a_listener_without_a_host_listens_on_all_addresses(tmp_path: Path) -> None:
+    """`PLAINTEXT://:9092`, as in the server.properties of Apache Kafka."""
+    peers = one_node_peers()
+    port = peers.nodes[1].port
+    options = {"listeners": f"PLAINTEXT://:{port}"}
+    async with (
+        node(tmp_path / "data", peers=peers, options=options),
+        connect(f"127.0.0.1:{port}") as client,
+    ):
+        assert [one.address for one in client.view.brokers.values()] == [("127.0.0.1", port)]
+
+
 async def test_each_listener_answers_with_its_own_address(tmp_path: Path) -> None:
     files = write_texts(tmp_path)
     peers = one_node_peers()

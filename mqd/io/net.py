@@ -42,6 +42,8 @@ _ACCEPTED_IN_A_ROW = 64
 """Connections accepted before other tasks run. On a busy server each turn of the loop is long, so
 clients would otherwise wait long for their accept.
 """
+_NO_IPV6 = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
+"""The kernel has IPv6, and the machine has no address of it."""
 _ACCEPT_AGAIN = frozenset({errno.ECONNABORTED, errno.EPERM, errno.EPROTO, errno.EINTR})
 """The peer closed the connection before the accept: accept the next one."""
 
@@ -145,7 +147,9 @@ class Network(Protocol):
         """Raises OSError if nothing listens there, also after `timeout` seconds."""
         ...
 
-    async def listen(self, host: str, port: int) -> Listener: ...
+    async def listen(self, host: str, port: int) -> Listener:
+        """An empty host means all addresses of the machine."""
+        ...
 
     def poller(self) -> Poller: ...
 
@@ -286,6 +290,14 @@ class LayeredSocket(Socket):
     def fileno(self) -> int: ...
 
 
+def _without_mapping(address: str) -> str:
+    """`10.0.0.1` for `::ffff:10.0.0.1`, an IPv4 address on a listener of IPv6: ACLs, limits and
+    logs know the former, as in Java.
+    """
+    mapped = address.removeprefix("::ffff:")
+    return mapped if "." in mapped else address
+
+
 class OsListener:
     """A Listener of the operating system."""
 
@@ -314,7 +326,7 @@ class OsListener:
                 continue
             accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return OsSocket(accepted, f"{address[0]}:{address[1]}")
+            return OsSocket(accepted, f"{_without_mapping(address[0])}:{address[1]}")
 
     def close(self) -> None:
         self._socket.close()
@@ -462,6 +474,17 @@ class OsNetwork:
         raise failure
 
     async def listen(self, host: str, port: int) -> OsListener:
+        if host:
+            return await self._listen_on(host, port)
+        if socket.has_dualstack_ipv6():
+            try:
+                return await self._listen_on("::", port)
+            except OSError as error:
+                if error.errno not in _NO_IPV6:
+                    raise
+        return await self._listen_on("0.0.0.0", port)
+
+    async def _listen_on(self, host: str, port: int) -> OsListener:
         addresses = await trio.socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
@@ -470,6 +493,8 @@ class OsNetwork:
         try:
             sock.setblocking(False)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if host == "::":  # IPv4, too, as in Java
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             with suppress(OSError):
                 if self._send_buffer_bytes > 0:
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)

@@ -85,7 +85,7 @@ async def listeners(
             listener = await network.listen(host, port)
         except OSError as error:
             raise StartError(
-                f"cannot listen on {host}:{port} for {kind} "
+                f"cannot listen on {host or '*'}:{port} for {kind} "
                 f"({error.strerror or error}); "
                 f"{_LISTEN_REMEDIES.get(error.errno or 0, _NO_ADDRESS)} {where}"
             ) from error
@@ -178,9 +178,9 @@ class ClientTls:
 def ready_on(bound: BoundListeners) -> str:
     """The addresses for clients, for the line that says that the node is ready."""
     return ", ".join(
-        f"{listener.host}:{opened.port}"
+        f"{listener.host or '*'}:{opened.port}"
         if listener.protocol is SecurityProtocol.PLAINTEXT
-        else f"{listener.name}://{listener.host}:{opened.port}"
+        else f"{listener.name}://{listener.host or '*'}:{opened.port}"
         for listener, opened in bound.clients
     )
 

@@ -155,6 +155,24 @@ async def test_a_port_in_use_cannot_be_listened_on() -> None:
     (await OsNetwork().listen(HOST, listener.port)).close()
 
 
+@pytest.mark.parametrize("has_ipv6", [True, False])
+async def test_an_empty_host_listens_on_all_addresses(
+    monkeypatch: pytest.MonkeyPatch, has_ipv6: bool
+) -> None:
+    """IPv4 addresses look the same on a listener that has IPv6, too: ACLs name them."""
+    if has_ipv6 and not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6")
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: has_ipv6)
+    listener = await OsNetwork().listen("", 0)
+    for host in ("127.0.0.1", "::1") if has_ipv6 else ("127.0.0.1",):
+        stream = await OsNetwork().connect(host, listener.port)
+        accepted = await listener.accept()
+        assert accepted.peer.rpartition(":")[0] == host
+        stream.close()
+        accepted.close()
+    listener.close()
+
+
 async def test_socket_buffers_reach_accepted_connections() -> None:
     network = OsNetwork(send_buffer_bytes=20_000, receive_buffer_bytes=30_000)
     listener = await network.listen(HOST, 0)
