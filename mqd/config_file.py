@@ -18,6 +18,7 @@ from mqd.options import ConfigError
 
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _BLANKS = " \t\f"
+_HEX = re.compile("[0-9A-Fa-f]{4}")
 _TOML_PART = re.compile(r"""[A-Za-z0-9_-]+|"[^"]*"|'[^']*'""")
 _TOML_NAME = rf"(?:{_TOML_PART.pattern})(?:\s*\.\s*(?:{_TOML_PART.pattern}))*"
 _TOML_TABLE = re.compile(rf"\s*\[\s*({_TOML_NAME})\s*\]")
@@ -121,10 +122,12 @@ def _split(line: str, number: int, name: str) -> Setting:
     rest = line[end:].lstrip(_BLANKS)
     if rest[:1] in ("=", ":"):
         rest = rest[1:].lstrip(_BLANKS)
-    return Setting(_unescape(line[:end], number, name), _unescape(rest, number, name), number)
+    key = _unescape(line[:end], f"{name}, line {number}: the key")
+    return Setting(key, _unescape(rest, f"{name}, line {number}: the value of {key}"), number)
 
 
-def _unescape(text: str, number: int, name: str) -> str:
+def _unescape(text: str, what: str) -> str:
+    """`what` begins messages, which never show the text: it may be a password."""
     if "\\" not in text:
         return text
     characters: list[str] = []
@@ -141,15 +144,11 @@ def _unescape(text: str, number: int, name: str) -> str:
             characters.append(_ESCAPES.get(escaped, escaped))
             continue
         digits = text[position : position + 4]
-        try:
-            if len(digits) < 4:
-                raise ValueError
-            characters.append(chr(int(digits, 16)))
-        except ValueError:
-            problem = f"invalid escape \\u{digits}: expected four hexadecimal digits"
+        if not _HEX.fullmatch(digits):
             raise ConfigError(
-                f"{name}, line {number}: {problem}; write \\\\u for a literal backslash and u"
-            ) from None
+                f"{what} has \\u without four hexadecimal digits; write \\\\u for a backslash and u"
+            )
+        characters.append(chr(int(digits, 16)))
         position += 4
     return "".join(characters)
 

@@ -46,10 +46,13 @@ def test_a_setting_knows_its_first_line() -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["a=\\u12", "a=\\uzzzz", "a=\\u"])
+@pytest.mark.parametrize("text", ["a=\\u12", "a=\\uzzzz", "a=\\u", "a=\\u+123", "a=\\u1_23"])
 def test_a_bad_escape_is_named_with_its_line(text: str) -> None:
     with pytest.raises(ConfigError, match=r"f, line 2: .*four hexadecimal digits"):
         parse_properties("\n" + text, "f")
+    with pytest.raises(ConfigError) as caught:
+        parse_properties("ssl.key.password=ab\\uTops3cret", "f")
+    assert "ssl.key.password" in str(caught.value) and "Tops" not in str(caught.value)
 
 
 @given(st.dictionaries(st.text(min_size=1), st.text(), max_size=5))

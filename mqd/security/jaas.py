@@ -6,7 +6,8 @@ The rules are those of java.io.StreamTokenizer, with which Kafka reads them: wor
 double or single quotes with Java's escapes, and comments. No Java is involved. A core.
 
 Two mistakes that Kafka accepts are errors here: a string without its closing quote, and two options
-with the same name. Messages never contain a value, because values are passwords.
+with the same name. Messages name positions and no word of the text: in a malformed text, any word
+can be a part of a password.
 """
 
 from __future__ import annotations
@@ -64,11 +65,16 @@ class _Token(NamedTuple):
     text: str
     is_word: bool
     """A word or a string, not a punctuation mark."""
+    position: int
+    """Where it begins, counted from 1."""
+
+    def is_mark(self, mark: str) -> bool:
+        return not self.is_word and self.text == mark
 
 
 def _entry(first: _Token, tokens: _Tokens) -> LoginModule:
     if not first.is_word:
-        raise ValueError(f"it begins with {first.text!r}, expected a login module")
+        raise ValueError("it begins with a punctuation mark, expected a login module")
     flag = tokens.next()
     if flag is None or not flag.is_word or flag.text.lower() not in _FLAGS:
         raise ValueError(f"the login module has no control flag; use one of {', '.join(_FLAGS)}")
@@ -77,17 +83,18 @@ def _entry(first: _Token, tokens: _Tokens) -> LoginModule:
         key = tokens.next()
         if key is None:
             raise ValueError("the entry does not end with ';'")
-        if key == _Token(";", False):
+        if key.is_mark(";"):
             return LoginModule(first.text, flag.text.lower(), options)
         if not key.is_word:
-            raise ValueError(f"expected an option, found {key.text!r}")
+            raise ValueError(f"expected an option at character {key.position}")
         equals, value = tokens.next(), tokens.next()
-        if equals != _Token("=", False) or value is None or not value.is_word:
+        if equals is None or not equals.is_mark("=") or value is None or not value.is_word:
             raise ValueError(
-                f'option {key.text!r} has no value; write {key.text}="...", with quotes'
+                f'the option at character {key.position} has no value; write it as NAME="...", '
+                "with quotes"
             )
         if key.text in options:
-            raise ValueError(f"option {key.text!r} is given twice")
+            raise ValueError(f"the option at character {key.position} is given twice")
         options[key.text] = value.text
 
 
@@ -110,16 +117,17 @@ class _Tokens:
             elif character == "/":
                 position = _after_comment(text, position)
             elif character in _QUOTES:
-                value, position = _string(text, position)
-                yield _Token(value, True)
+                start = position
+                value, position = _string(text, start)
+                yield _Token(value, True, start + 1)
             elif _begins_word(character):
                 end = position + 1
                 while end < len(text) and _continues_word(text[end]):
                     end += 1
-                yield _Token(text[position:end], True)
+                yield _Token(text[position:end], True, position + 1)
                 position = end
             else:  # a digit too: Java reads a number, which is not a value
-                yield _Token(character, False)
+                yield _Token(character, False, position + 1)
                 position += 1
 
 
@@ -148,6 +156,7 @@ def _string(text: str, position: int) -> tuple[str, int]:
     """The string that begins with the quote at `position`, and the position after it."""
     quote = text[position]
     position += 1
+    begin = position
     characters: list[str] = []
     while position < len(text) and text[position] not in "\r\n":
         character = text[position]
@@ -167,4 +176,4 @@ def _string(text: str, position: int) -> tuple[str, int]:
             else:
                 character = _ESCAPES.get(character, character)
         characters.append(character)
-    raise ValueError(f"a string has no closing {quote}")
+    raise ValueError(f"the string at character {begin} has no closing {quote}")

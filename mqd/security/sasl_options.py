@@ -138,8 +138,10 @@ def _login_module(config: NodeConfig, listener: str, mechanism: str) -> LoginMod
             f"{where}: {error}; write it as {_JAAS_EXAMPLES.get(mechanism, _JAAS_EXAMPLE)}"
         ) from None
     if found.short_name != _MODULES[mechanism]:
+        # any other word may be a password in the wrong place
+        name = f" '{found.name}'" if found.name.endswith("LoginModule") else ""
         raise ConfigError(
-            f"{where} has the login module '{found.name}'; {mechanism} needs {_MODULES[mechanism]}"
+            f"{where} has another login module{name}; {mechanism} needs {_MODULES[mechanism]}"
         )
     return found
 

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Callable
 
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from mqd.client import InvalidValue
+from mqd.client.client_properties import security_of
+from mqd.config import ConfigError, NodeConfig
+from mqd.config_file import parse_properties
 from mqd.security.jaas import PLAIN_MODULE, parse_jaas, parse_login_module
 from mqd.security.plain import users_of
+from mqd.security.sasl_options import sasl_options
 
 PLAIN = f"{PLAIN_MODULE} required"
 
@@ -37,10 +45,11 @@ INVALID = [
     (PLAIN_MODULE, "no control flag"),
     (f"{PLAIN_MODULE} needed;", "no control flag"),
     (f'{PLAIN} a="s3cret"', "does not end with ';'"),
-    (f"{PLAIN} a;", "'a' has no value"),
-    (f"{PLAIN} a=;", "'a' has no value"),
-    (f"{PLAIN} password=12345;", "'password' has no value"),
-    (f'{PLAIN} a="s3cret;', "no closing"),
+    ("M required a;", "option at character 12 has no value"),
+    ("M required a=;", "option at character 12 has no value"),
+    ('M required a="b" password=12345;', "option at character 18 has no value"),
+    ("M required a=my s3cret;", "option at character 17 has no value"),
+    ('M required a="s3cret;', "string at character 14 has no closing"),
     (f'{PLAIN} a="s3cret\n";', "no closing"),
     (f'{PLAIN} a="s3cret" a="s3cret";', "given twice"),
     ('= required a="s3cret";', "expected a login module"),
@@ -53,6 +62,52 @@ def test_invalid_text_is_refused_without_its_passwords() -> None:
         with pytest.raises(ValueError, match=reason) as caught:
             parse_login_module(text)
         assert "s3cret" not in str(caught.value)
+
+
+@st.composite
+def damaged_texts(draw: st.DrawFn) -> tuple[list[str], str]:
+    """Values, and a JAAS string with them that is badly quoted, or damaged."""
+    # no letter that messages have, so that a leak is not a coincidence
+    values = draw(st.lists(st.text("QXZJK\"'\\\\;= /u", min_size=4), min_size=1, max_size=3))
+    parts = [f"{PLAIN}"]
+    for number, value in enumerate(values):
+        begin, end = draw(st.sampled_from(['""', "''", '" ', "  ", ' "', "\"'"]))
+        parts.append(f"user_{number}={begin}{value}{end}")
+    text = " ".join(parts) + draw(st.sampled_from([";", ""]))
+    for _ in range(draw(st.integers(0, 3))):
+        position = draw(st.integers(len(PLAIN), len(text)))
+        text = (
+            text[:position] + draw(st.sampled_from(["", "=", ";", '"', "'"])) + text[position + 1 :]
+        )
+    return values, text
+
+
+def _problem(read: Callable[[], object]) -> str:
+    try:
+        read()
+    except InvalidValue as error:
+        return f"{error} {error.remedy}"
+    except (ValueError, ConfigError) as error:
+        return str(error)
+    return ""
+
+
+@given(damaged_texts())
+@settings(max_examples=300)
+def test_no_message_contains_a_part_of_a_value(damaged: tuple[list[str], str]) -> None:
+    values, text = damaged
+    key = "listener.name.x.plain.sasl.jaas.config"
+    mechanisms = {"sasl.enabled.mechanisms": "PLAIN"}
+    messages = [
+        _problem(lambda: parse_login_module(text)),
+        _problem(lambda: sasl_options(NodeConfig.load(None, {}, {**mechanisms, key: text}), "X")),
+        _problem(lambda: security_of({"sasl.mechanism": "PLAIN", "sasl.jaas.config": text})),
+        _problem(lambda: parse_properties(f"{key}={text}", "a.properties")),
+    ]
+    for value in values:
+        for part in (value[start : start + 4] for start in range(len(value) - 3)):
+            if part.strip(" '\"=;"):  # else it is punctuation of the message
+                assert not any(part in message for message in messages), (part, messages)
 
 
 def test_several_modules_and_hidden_options() -> None:
