@@ -20,6 +20,7 @@ from mqctl.app import (
     offline_options,
     print_message,
 )
+from mqd.file_modes import others_can_read, remedy_for
 from mqd.io.certificates import (
     CA_CERTIFICATE,
     CA_DAYS,
@@ -55,6 +56,7 @@ CERTIFICATES = (
 _NODE_FILE = re.compile(r"node-[0-9]+\.pem")
 """Every name that `node_file` gives."""
 _WARN_DAYS = 30
+_OTHER_CA = "name certificates of `mqctl cert init` in the same directory"
 
 
 @click.group(cls=LazyGroup, lazy=COMMANDS, no_args_is_help=True)
@@ -123,6 +125,7 @@ def init(
         )
     try:
         if (directory / CA_KEY).exists():
+            _warn_of_mode(directory / CA_KEY)
             authority = Authority.load(directory)
         else:
             authority = Authority.create(f"mqd {cluster_id or 'authority'}", now=now)
@@ -161,7 +164,8 @@ def init(
 def renew(settings: Settings, directory: Path, names: tuple[str, ...], days: int) -> None:
     """Replace certificates of DIRECTORY (all, or NAME.pem) by new ones with new keys.
 
-    The CA stays. Nodes read changed files within a few seconds, and keep their connections.
+    Files that the CA of DIRECTORY did not issue stay, and so does the CA. Nodes read changed files
+    within a few seconds, and keep their connections.
 
     \b
     mqctl cert renew certs node-1
@@ -171,13 +175,32 @@ def renew(settings: Settings, directory: Path, names: tuple[str, ...], days: int
         path for path in sorted(directory.glob("*.pem")) if path.name != CA_CERTIFICATE
     ]
     try:
+        _warn_of_mode(directory / CA_KEY)
         authority = Authority.load(directory)
+        old: dict[Path, bytes] = {}
         for path in paths:
-            pem = authority.reissue(path.read_bytes(), now=now, days=days)
-            write_private(path, pem, replace=True)
+            data = path.read_bytes()
+            refusal = authority.refusal_to_reissue(data)
+            if refusal is None:
+                old[path] = data
+            elif names:
+                raise Failure(f"'{path}' is not renewed: {refusal}", remedy=_OTHER_CA)
+            else:
+                print_message(f"'{path}' is not renewed: {refusal}")
+        for path, data in old.items():
+            write_private(path, authority.reissue(data, now=now, days=days), replace=True)
     except (OSError, ValueError) as error:
         raise _failure(error) from None
-    _show(settings, paths, now)
+    _show(settings, old, now)
+
+
+def _warn_of_mode(key: Path) -> None:
+    """Raises OSError."""
+    if others_can_read(key):
+        print_message(
+            f"users other than the owner can read '{key}', and issue certificates: "
+            f"{remedy_for(key)}"
+        )
 
 
 @click.command()

@@ -19,6 +19,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
@@ -134,6 +135,22 @@ class Authority:
         if names:
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         return _key_pem(key) + _pem(builder.sign(self._key, hashes.SHA256()))
+
+    def refusal_to_reissue(self, old: bytes) -> str | None:
+        """Why the certificate of this file is not one that `issue` wrote. None: it is."""
+        try:
+            found = x509.load_pem_x509_certificates(old)[0]
+        except ValueError:
+            return "it has no certificate"
+        try:
+            found.verify_directly_issued_by(self.certificate)
+        except (ValueError, TypeError, InvalidSignature):
+            return "another CA issued its certificate"
+        if found.public_bytes(Encoding.DER) == self.certificate.public_bytes(Encoding.DER):
+            return "it is the certificate of the CA"
+        if b"PRIVATE KEY-----" not in old:
+            return "it has no private key"
+        return None
 
     def reissue(self, old: bytes, *, now: datetime, days: int = NODE_DAYS) -> bytes:
         """A new key and certificate with the names of an old one. Raises ValueError."""

@@ -80,6 +80,47 @@ def test_certificates_are_created_renewed_and_shown(tmp_path: Path) -> None:
     assert len(shown("show", str(directory))) == 4
 
 
+def test_only_certificates_of_this_ca_are_renewed(tmp_path: Path) -> None:
+    own, other = tmp_path / "own", tmp_path / "other"
+    for directory in (own, other):
+        assert run("init", str(directory), "--client", "alice").exit_code == 0
+    foreign = {
+        "old-ca.pem": other / "ca.pem",
+        "other-alice.pem": other / "alice.pem",
+        "bundle.pem": own / "ca.pem",
+    }
+    for name, source in foreign.items():
+        (own / name).write_bytes(source.read_bytes())
+    issued = (own / "alice.pem").read_text()
+    (own / "public.pem").write_text(issued[issued.index("-----BEGIN CERT") :])
+    (own / "empty.pem").write_text("")
+    before = {path.name: path.read_bytes() for path in own.iterdir()}
+    result = run("renew", str(own))
+    assert result.exit_code == 0, result.output
+    changed = [name for name, data in before.items() if (own / name).read_bytes() != data]
+    assert changed == ["alice.pem"]
+    for name, reason in (
+        ("old-ca.pem", "another CA issued its certificate"),
+        ("other-alice.pem", "another CA issued its certificate"),
+        ("bundle.pem", "it is the certificate of the CA"),
+        ("public.pem", "it has no private key"),
+        ("empty.pem", "it has no certificate"),
+    ):
+        assert f"'{own / name}' is not renewed: {reason}" in result.output
+        named = run("renew", str(own), name)
+        assert named.exit_code != 0 and reason in str(named.exception)
+        assert (own / name).read_bytes() == before[name]
+
+
+def test_a_key_of_a_ca_that_others_can_read_causes_a_warning(tmp_path: Path) -> None:
+    assert "users other" not in run("init", str(tmp_path), "--client", "alice").output
+    assert "users other" not in run("renew", str(tmp_path)).output
+    (tmp_path / "ca.key").chmod(0o644)
+    warning = f"can read '{tmp_path}/ca.key', and issue certificates: run chmod 600"
+    assert warning in run("renew", str(tmp_path)).output
+    assert warning in run("init", str(tmp_path), "--client", "bob").output
+
+
 def test_mistakes_have_remedies(tmp_path: Path) -> None:
     (tmp_path / "peers.toml").write_text(PEERS)
     peers = ("--peers", str(tmp_path / "peers.toml"))
