@@ -2,7 +2,7 @@
 few of mqd.
 
 Names, types, defaults and ranges are Kafka's, as in the DescribeConfigs response of a 4.3.1 broker.
-Exceptions are limits that `limits.py` makes finite, and defaults that name a Java class.
+Exceptions are limits that `limits.py` makes finite, and metrics reporters.
 
 A key is implemented, ignored with a warning, or refused. A refused key would change safety or
 access rights, so a node does not start with a value other than its default.
@@ -1613,7 +1613,7 @@ _TABLE: Final = (
     _node(
         "principal.builder.class",
         CLASS,
-        None,
+        "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder",
         JAVA,
         "Class that determines the principal of a connection",
         dynamic=True,
@@ -1804,7 +1804,7 @@ _TABLE: Final = (
     _node(
         "remote.log.metadata.manager.class.name",
         STRING,
-        None,
+        "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager",
         TIERED,
         "Class that keeps metadata of tiered segments",
     ),
@@ -2228,8 +2228,20 @@ _TABLE: Final = (
         DONE,
         "URL of the key set that verifies tokens",
     ),
-    _node("sasl.oauthbearer.jwt.retriever.class", CLASS, None, JAVA, "Class that retrieves tokens"),
-    _node("sasl.oauthbearer.jwt.validator.class", CLASS, None, JAVA, "Class that validates tokens"),
+    _node(
+        "sasl.oauthbearer.jwt.retriever.class",
+        CLASS,
+        "org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever",
+        JAVA,
+        "Class that retrieves tokens",
+    ),
+    _node(
+        "sasl.oauthbearer.jwt.validator.class",
+        CLASS,
+        "org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator",
+        JAVA,
+        "Class that validates tokens",
+    ),
     _node(
         "sasl.oauthbearer.scope",
         STRING,

@@ -285,6 +285,15 @@ def test_impossible_values_are_refused_with_a_remedy(setting: str, words: list[s
 
 def test_a_refused_key_at_its_default_changes_nothing_and_passes() -> None:
     assert load("remote.log.storage.system.enable=false", "authorizer.class.name=").warnings == ()
+    for key, name in (
+        ("principal.builder.class", "authenticator.DefaultKafkaPrincipalBuilder"),
+        ("sasl.oauthbearer.jwt.retriever.class", "oauthbearer.DefaultJwtRetriever"),
+        ("sasl.oauthbearer.jwt.validator.class", "oauthbearer.DefaultJwtValidator"),
+    ):
+        for prefix in ("", "listener.name.plaintext."):
+            default = f"{prefix}{key}=org.apache.kafka.common.security.{name}"
+            assert load(default).warnings == ()
+        assert "runs no Java classes" in refusal(f"{key}=com.example.Ours")
 
 
 def test_a_wrong_secret_is_refused_without_showing_it() -> None:

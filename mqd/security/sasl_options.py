@@ -37,8 +37,19 @@ _JAAS_EXAMPLES: Final = {
     OAUTHBEARER: f"{OAUTHBEARER_MODULE} required;",
 }
 _JAAS_EXAMPLE: Final = f"{SCRAM_MODULE} required;"
-_VALIDATORS: Final = ("OAuthBearerValidatorCallbackHandler",)
-"""Classes of Kafka whose work mqd does."""
+_BEARER: Final = "org.apache.kafka.common.security.oauthbearer"
+_CLASSES: Final = {
+    "sasl.server.callback.handler.class": (
+        f"{_BEARER}.OAuthBearerValidatorCallbackHandler",
+        f"{_BEARER}.secured.OAuthBearerValidatorCallbackHandler",
+    ),
+    "sasl.oauthbearer.jwt.retriever.class": (f"{_BEARER}.DefaultJwtRetriever",),
+    "sasl.oauthbearer.jwt.validator.class": (
+        f"{_BEARER}.DefaultJwtValidator",
+        f"{_BEARER}.BrokerJwtValidator",
+    ),
+}
+"""Classes of Kafka whose work mqd does for OAUTHBEARER, by the key that names them."""
 USERS_FILE_OPTION: Final = "users_file"
 """Of a PlainLoginModule. Apache Kafka ignores it."""
 _URL_SCHEMES: Final = ("file://", "https://", "http://")
@@ -92,7 +103,7 @@ def sasl_options(config: NodeConfig, listener: str) -> SaslOptions:
                 f"{where}: sasl.enabled.mechanisms names '{mechanism}', which is not supported: "
                 f"use some of {', '.join(MECHANISMS)}"
             )
-        _check_callback_handler(config, listener, mechanism)
+        _check_classes(config, listener, mechanism)
     modules = {each: _login_module(config, listener, each) for each in mechanisms}
     plain = modules.get(PLAIN)
     rules = _token_rules(config, listener)
@@ -167,16 +178,17 @@ def _passwords(module: LoginModule | None, where: str, listener: str) -> dict[st
     return found
 
 
-def _check_callback_handler(config: NodeConfig, listener: str, mechanism: str) -> None:
+def _check_classes(config: NodeConfig, listener: str, mechanism: str) -> None:
     """Raises ConfigError for a class whose work mqd does not do."""
-    key = f"{mechanism.lower()}.sasl.server.callback.handler.class"
-    name = config.listener_setting(listener, key)
-    known = _VALIDATORS if mechanism == OAUTHBEARER else ()
-    if name is not None and name.strip().rpartition(".")[2] not in known:
-        raise ConfigError(
-            f"listener.name.{listener.lower()}.{key} names the class '{name}', and mqd runs no "
-            "Java classes: remove it, and use SCRAM or OAUTHBEARER"
-        )
+    for key, known in _CLASSES.items():
+        prefixed = f"{mechanism.lower()}.{key}"
+        name = config.listener_setting(listener, prefixed)
+        is_known = mechanism == OAUTHBEARER and str(name).strip() in known
+        if name is not None and not is_known:
+            raise ConfigError(
+                f"listener.name.{listener.lower()}.{prefixed} names the class '{name}', and mqd "
+                "runs no Java classes: remove it, and use SCRAM or OAUTHBEARER"
+            )
 
 
 def _token_rules(config: NodeConfig, listener: str) -> TokenRules:

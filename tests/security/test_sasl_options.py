@@ -45,6 +45,9 @@ def test_the_most_specific_key_counts() -> None:
         listener__name__x__oauthbearer__sasl__server__callback__handler__class=(
             "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler"
         ),
+        listener__name__x__oauthbearer__sasl__oauthbearer__jwt__validator__class=(
+            "org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator"
+        ),
     )
     assert found.key_set == KeySetOptions("file:///keys", 3_600_000, 100, 10_000)
     assert found.token_rules == TokenRules(audiences=("a", "b"), subject_claim="email")
@@ -82,6 +85,14 @@ REFUSED = [
     (
         {"listener__name__x__plain__sasl__server__callback__handler__class": "com.example.Ours"},
         "runs no Java classes",
+    ),
+    (
+        {
+            "sasl__enabled__mechanisms": "OAUTHBEARER",
+            "sasl__oauthbearer__jwks__endpoint__url": "https://a/keys",
+            "listener__name__x__oauthbearer__sasl__oauthbearer__jwt__validator__class": "a.B",
+        },
+        "jwt.validator.class names the class 'a.B', and mqd runs no Java classes",
     ),
     ({"listener__name__x__plain__connections__max__reauth__ms": "soon"}, "plain.connections.max"),
     ({"sasl__enabled__mechanisms": "OAUTHBEARER"}, "jwks.endpoint.url"),
