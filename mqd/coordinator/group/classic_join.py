@@ -12,7 +12,12 @@ from mqd.coordinator.group.classic_group import (
     STABLE,
     ClassicGroup,
 )
-from mqd.coordinator.group.classic_member import ClassicGroupMember, Protocols, protocols_size
+from mqd.coordinator.group.classic_member import (
+    ClassicGroupMember,
+    Protocols,
+    member_size,
+    protocols_size,
+)
 from mqd.coordinator.group.classic_rebalance import MEMBER, Rebalance
 from mqd.coordinator.group.classic_responses import (
     is_refusal,
@@ -27,7 +32,7 @@ from mqd.coordinator.group.records import GroupMetadata
 from mqd.coordinator.group.state import State
 from mqd.coordinator.shard import Call, CoordinatorResult, Moment, Ticket
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import GROUP_BYTES_MAX, GROUP_MEMBER_BYTES
+from mqd.limits import GROUP_BYTES_MAX
 
 MEMBER_ID_REQUIRED_FROM: Final = 4
 """JoinGroup versions in which a new member joins again with the id that it gets (KIP-394)."""
@@ -87,11 +92,13 @@ class Joins:
         """Whether the group has room. Raises MqError COORDINATOR_NOT_AVAILABLE if the node has
         none."""
         member = group.members.get(join.request.member_id)
-        size = (
-            protocols_size(join.protocols)
-            + GROUP_MEMBER_BYTES
-            - (0 if member is None else member.size)
-        )
+        if member is not None:
+            size = protocols_size(join.protocols) - protocols_size(member.protocols)
+        else:
+            instance_id, call = join.request.group_instance_id, join.call
+            member_id = join.request.member_id or _new_member_id(call, "")
+            texts = (member_id, instance_id, call.client_id, call.client_host)
+            size = member_size(texts, join.protocols)
         if size > 0:
             if group.memory + size > GROUP_BYTES_MAX:
                 return False
@@ -120,8 +127,7 @@ class Joins:
             draft.respond(join.ticket, join_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
             return
         instance_id = request.group_instance_id
-        prefix = join.call.client_id if instance_id is None else instance_id
-        member_id = f"{prefix[:_MEMBER_ID_PREFIX_MAX]}-{self.state.new_id()}"
+        member_id = _new_member_id(join.call, self.state.new_id())
         if instance_id is not None:
             current = group.members.static.get(instance_id)
             if current is not None:
@@ -303,6 +309,12 @@ class _Join(NamedTuple):
             else request.session_timeout_ms
         )
         return timeout
+
+
+def _new_member_id(call: Call, new_id: str) -> str:
+    instance_id = call.request.group_instance_id
+    prefix: str = call.client_id if instance_id is None else instance_id
+    return f"{prefix[:_MEMBER_ID_PREFIX_MAX]}-{new_id}"
 
 
 def _protocols(request: Any) -> Protocols:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from mqd.coordinator.account import text_bytes
 from mqd.coordinator.group.records import ClassicMember
 from mqd.coordinator.shard import Ticket
 from mqd.limits import GROUP_MEMBER_BYTES
@@ -74,12 +76,8 @@ class ClassicGroupMember:
     @property
     def size(self) -> int:
         """Bytes in memory."""
-        return (
-            GROUP_MEMBER_BYTES
-            + len(self.instance_id or "")
-            + len(self.client_id)
-            + protocols_size(self.protocols)
-        )
+        texts = (self.member_id, self.instance_id, self.client_id, self.client_host)
+        return member_size(texts, self.protocols)
 
     @property
     def waits(self) -> bool:
@@ -90,6 +88,14 @@ class ClassicGroupMember:
         return next(metadata for name, metadata in self.protocols if name == protocol)
 
 
+def member_size(texts: Iterable[str | None], protocols: Protocols = ()) -> int:
+    """Bytes in memory of a member with these ids and names."""
+    texts_bytes = sum(text_bytes(text or "") for text in texts)
+    return GROUP_MEMBER_BYTES + texts_bytes + protocols_size(protocols)
+
+
 def protocols_size(protocols: Protocols) -> int:
     """Bytes in memory."""
-    return sum(GROUP_MEMBER_BYTES + len(name) + len(metadata) for name, metadata in protocols)
+    return sum(
+        GROUP_MEMBER_BYTES + text_bytes(name) + len(metadata) for name, metadata in protocols
+    )

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from mqd.coordinator.group.classic_member import ClassicGroupMember, Protocols, protocols_size
+from mqd.coordinator.group.classic_member import (
+    ClassicGroupMember,
+    Protocols,
+    member_size,
+    protocols_size,
+)
 from mqd.coordinator.group.records import GroupMetadata
 from mqd.coordinator.shard import Ticket
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import GROUP_MEMBER_BYTES
 
 
 class ClassicGroupMembers(Mapping[str, ClassicGroupMember]):
@@ -127,12 +131,12 @@ class ClassicGroupMembers(Mapping[str, ClassicGroupMember]):
         """Wait for the JoinGroup of a new member with this id."""
         assert member_id not in self._by_id
         self.pending[member_id] = None
-        self.size += GROUP_MEMBER_BYTES
+        self.size += member_size([member_id])
 
     def _forget_pending(self, member_id: str) -> None:
         if member_id in self.pending:
             del self.pending[member_id]
-            self.size -= GROUP_MEMBER_BYTES
+            self.size -= member_size([member_id])
 
     def _count(self, member: ClassicGroupMember, by: int) -> None:
         self.size += by * member.size

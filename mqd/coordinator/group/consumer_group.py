@@ -106,7 +106,7 @@ class ConsumerGroup:
             self._put(old, old.without_assignment())
 
     def _put(self, old: ConsumerGroupMember | None, new: ConsumerGroupMember | None) -> None:
-        if old is None or new is None or not old.has_same_subscription(new):
+        if old is None or new is None or not old.has_same_size(new):
             self._size += (0 if new is None else new.size) - (0 if old is None else old.size)
         self.subscriptions.replay_member(old, new)
         if old is not None:

@@ -18,6 +18,7 @@ from enum import IntEnum
 from typing import Any, Final
 from uuid import UUID
 
+from mqd.coordinator.account import text_bytes
 from mqd.coordinator.group import records
 from mqd.coordinator.group.assignment import Partitions
 from mqd.errors import ErrorCode, MqError
@@ -81,16 +82,37 @@ class ConsumerGroupMember:
             and self.classic is other.classic
         )
 
+    def has_same_size(self, other: ConsumerGroupMember) -> bool:
+        """Whether `other` is a copy with the very same texts."""
+        return self.has_same_subscription(other) and all(
+            one is another for one, another in zip(self._texts(), other._texts())
+        )
+
     @property
     def size(self) -> int:
         """Bytes in memory, without its partitions."""
         protocols = () if self.classic is None else self.classic.supported_protocols
         return (
             GROUP_MEMBER_BYTES
-            + sum(map(len, self.topic_names))
+            + sum(map(text_bytes, self._texts()))
+            + sum(map(text_bytes, self.topic_names))
             + _NAME_BYTES * len(self.topic_names)
-            + len(self.topic_regex)
-            + sum(GROUP_MEMBER_BYTES + len(one.metadata) for one in protocols)
+            + text_bytes(self.topic_regex)
+            + sum(
+                GROUP_MEMBER_BYTES + text_bytes(one.name) + len(one.metadata) for one in protocols
+            )
+        )
+
+    def _texts(self) -> tuple[str, ...]:
+        """Texts of the member itself. The key of its target assignment is another member id."""
+        return (
+            self.member_id,
+            self.member_id,
+            self.instance_id or "",
+            self.rack_id or "",
+            self.client_id,
+            self.client_host,
+            self.server_assignor or "",
         )
 
     def is_reconciled_to(self, epoch: int) -> bool:

@@ -9,6 +9,7 @@ from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mqd.coordinator.group.classic_group import ClassicGroup, ClassicState
+from mqd.coordinator.group.classic_member import member_size
 from mqd.coordinator.group.records import GroupMetadata
 from mqd.coordinator.group.shard import GroupShard
 from mqd.coordinator.shard import CoordinatorResult
@@ -393,7 +394,9 @@ class AnyOrder(RuleBasedStateMachine):
         }
         assert known.waiting_to_join == sum(one.join_ticket is not None for one in members)
         assert all(one.join_ticket is None or one.sync_ticket is None for one in members)
-        assert known.size == sum(one.size for one in members) + 1024 * len(known.pending)
+        assert known.size == sum(one.size for one in members) + sum(
+            member_size([member_id]) for member_id in known.pending
+        )
         assert not known.pending.keys() & known.keys() and known.not_synced.keys() <= known.keys()
         assert (known.leader in known) if members else known.leader is None
         counts: dict[str, int] = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from mqd.errors import ErrorCode, MqError
@@ -67,3 +69,30 @@ def test_metadata_of_members_of_consumer_groups_is_bounded_too() -> None:
     for member_id in ("m1", "m2"):
         group.leave(member_id)
     assert group.state.memory == 0
+
+
+def test_ids_and_names_of_the_members_of_a_consumer_group_count() -> None:
+    long = 30_000
+    group = Group(group_members_memory_bytes=8 * long)
+    more: dict[str, Any] = {"instance_id": "i" * long, "rack_id": "r" * long, "owned": ()}
+    wanted = {"subscribed_topic_names": ["a"], "rebalance_timeout_ms": 1000, **more}
+    epoch = group.join("m" * long, ["a"], **more)["member_epoch"]
+    assert group.state.memory > 4 * long, "the id is also a key of the target assignment"
+    other = {**wanted, "instance_id": "j" * long}
+    assert group.refusal("n" * long, 0, **other) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    size = group.state.memory
+    group.beat("m" * long, epoch, rack_id="s", instance_id="i" * long)
+    assert group.state.memory == size - long + 1, "a shorter rack needs less"
+    group.leave("m" * long, -1)
+    assert group.state.memory == 0
+
+
+def test_ids_of_the_members_of_a_classic_group_count() -> None:
+    long = 30_000
+    groups = Groups(group_members_memory_bytes=9 * long)
+    texts: dict[str, Any] = {"client_id": "é" * long, "instance_id": "i" * long}
+    groups.join(group_id="a", version=5, **texts)
+    assert groups.group("a").memory > 5 * long, "up to four bytes for each letter"
+    with pytest.raises(MqError) as result:
+        groups.answer(groups.join(group_id="b", version=5, **texts))
+    assert result.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE

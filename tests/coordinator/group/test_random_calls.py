@@ -19,6 +19,7 @@ from uuid import UUID
 import pytest
 
 from mqd.coordinator.group.classic_group import EMPTY, ClassicGroup
+from mqd.coordinator.group.classic_member import member_size
 from mqd.coordinator.group.consumer_group import ConsumerGroup
 from mqd.coordinator.group.shard import GroupShard
 from mqd.coordinator.shard import CoordinatorResult, Producer, Ticket
@@ -35,8 +36,6 @@ GROUPS = ("g", "h")
 SOMEBODY = Producer(7, 0)
 NO_TOPIC = UUID(int=99)
 UNLIMITED = 2**31 - 1
-PENDING_BYTES = 1024
-"""The cost of a pending member id for a classic group (`ClassicGroup.size`)."""
 
 
 class Refusing(Harness[GroupShard]):
@@ -386,7 +385,7 @@ def check(harness: Refusing) -> None:
             group.memory
             >= group.members.size
             == sum(member.size for member in group.members.values())
-            + PENDING_BYTES * len(group.members.pending)
+            + sum(member_size([member_id]) for member_id in group.members.pending)
         )
         assert set(group.members.not_synced) <= set(group.members) and not set(
             group.members.pending
