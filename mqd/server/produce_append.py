@@ -62,8 +62,6 @@ _NAMING_LOG_START = frozenset(
 )
 """Errors of the log beside which the response has the log start offset, as with Apache Kafka."""
 _WAITS = ": an earlier batch of this connection was refused, send that one again first"
-_ADMIN_CLIENT = b"__admin_client"
-"""The one client that may write to internal topics, as with Apache Kafka."""
 
 
 class Appender:
@@ -111,7 +109,7 @@ class Appender:
             partition = held.get(index)
             try:
                 if partition is None or must_check or start < 0 or partition.is_internal:
-                    self._check(partition, name, topic_id, index, acks, start, connection)
+                    self._check(partition, name, topic_id, index, acks, start)
                     assert partition is not None
                     if confirmation is not None:
                         self._check_confirmed(partition, view, start, stop, confirmation)
@@ -224,7 +222,6 @@ class Appender:
         index: int,
         acks: int,
         start: int,
-        connection: Connection,
     ) -> None:
         """Checks that need no look at the batch. Raises MqError if it must not be appended."""
         if acks not in (1, -1, 0):
@@ -235,7 +232,7 @@ class Appender:
             raise unknown_partition(self._node, name, topic_id, index)
         if start < 0:
             raise MqError(ErrorCode.INVALID_RECORD, "no records")
-        if partition.is_internal and connection.client_id != _ADMIN_CLIENT:
+        if partition.is_internal:  # also for the client id __admin_client, unlike Apache Kafka
             raise MqError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
                 f"{partition.assignment.topic_partition.topic} is written by this cluster only",
