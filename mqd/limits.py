@@ -39,6 +39,9 @@ take 6 ms.
 """
 READ_AT_ONCE = 4
 """Concurrent read requests of a kind per listener. A response with 10,000 partitions takes 5 MB."""
+ADMIN_REQUESTS_AT_ONCE = 4
+"""Requests of one node's clients that the controller decides at once; others wait in a fair queue.
+"""
 LARGE_REQUESTS_AT_ONCE = 8
 """Concurrent other requests per listener that are larger than `DECODED_AT_ONCE_BYTES_MAX`."""
 DECODED_AT_ONCE_ROWS = 500

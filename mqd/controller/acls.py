@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from mqd.controller.commands import check_fits
 from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.image import MetadataImage
 from mqd.controller.metadata_version import check_security_allowed
@@ -75,6 +76,7 @@ def decide_create_acls(
             _check(acl)
             if acl not in wanted and image.acl_id(acl) is None:
                 record = CreateAcl(acl_id, acl)
+                check_fits(record)
                 room.take(record)
                 records.append(record)
                 wanted.add(acl)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final, NamedTuple
 
+from mqd.controller.commands import check_fits
 from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.image import MetadataImage
 from mqd.controller.metadata_version import check_security_allowed
@@ -100,6 +101,7 @@ def decide_alter_client_quotas(
                 raise _invalid(f"Ignoring duplicate entity {_shown(entity)}")
             record = _record(image, entity, changes)
             if record.changes:
+                check_fits(record)
                 room.take(record)
                 records.append(record)
         except MqError as error:

@@ -105,7 +105,7 @@ def check_fits(record: MetadataRecord) -> None:
             ErrorCode.POLICY_VIOLATION,
             f"one metadata record holds at most {RAFT_COMMAND_BYTES_MAX} bytes, this change "
             f"needs {error}; "
-            "use fewer partitions, a regular assignment or shorter config values",
+            "use fewer partitions, a regular assignment, or shorter names and values",
         ) from error
 
 

@@ -27,7 +27,12 @@ from mqd.controller.brokers import (
     decide_unregister,
 )
 from mqd.controller.client_quotas import AlterClientQuotas, decide_alter_client_quotas
-from mqd.controller.commands import Command, encode_command, split_records
+from mqd.controller.commands import (
+    Command,
+    CommandTooLarge,
+    encode_command,
+    split_records,
+)
 from mqd.controller.configs import AlterConfigs, decide_alter_configs, effective_node_config
 from mqd.controller.create_partitions import CreatePartitions, decide_create_partitions
 from mqd.controller.create_topics import CreateTopics, decide_create_topics
@@ -243,6 +248,14 @@ class Operations:
                 # Only commands of this decision may come in between (I10).
                 base_index, committed = index, True
             self._size_watch.observe(self.usage())
+        except CommandTooLarge as error:
+            # Decisions check what clients can make too large (check_fits), so this is the last
+            # net: the request is refused, and the connection stays.
+            raise MqError(
+                ErrorCode.POLICY_VIOLATION,
+                f"The change is too large for one metadata record: {error}. Split the request, or "
+                "use shorter names and values.",
+            ) from error
         except (NotLeader, OutcomeUnknown) as error:
             # otherwise a retry would find the change, and take it for that of another client
             if isinstance(error, NotLeader) and not committed:

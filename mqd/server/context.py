@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from mqd.config import NodeConfig
@@ -13,6 +14,7 @@ from mqd.coordinator.service import CoordinatorService
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk
 from mqd.io.entropy import Entropy
+from mqd.limits import ADMIN_REQUESTS_AT_ONCE
 from mqd.log.service import LogService
 from mqd.peers import Peers
 from mqd.protocol.request_header import RequestHeader
@@ -24,6 +26,7 @@ from mqd.security.client_listeners import ClientListener
 from mqd.security.principal import ANONYMOUS, Principal
 from mqd.server.batch_work import BatchWork
 from mqd.server.client_quotas import NodeQuotas
+from mqd.server.fair_slots import FairSlots
 from mqd.server.forward import Forwarder
 from mqd.server.guards import Guards
 from mqd.server.sasl import SaslService
@@ -55,6 +58,8 @@ class Node:
     quotas: NodeQuotas
     sasl: SaslService
     guards: Guards = field(default_factory=Guards)
+    admin_slots: FairSlots = field(default_factory=partial(FairSlots, ADMIN_REQUESTS_AT_ONCE))
+    """For requests of this node's clients that the controller decides."""
     authorizer: Authorizer = field(default_factory=lambda: Authorizer(enforces=False))
     audit: Audit = field(default_factory=Audit)
     batch_work: BatchWork = field(init=False)

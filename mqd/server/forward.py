@@ -1,5 +1,6 @@
-"""Connections of this node to the peer listeners of others: one for each peer for requests to the
-controller, and more for `dial`.
+"""Connections of this node to the peer listeners of others: two to each peer for requests, and more
+for `dial`. A node handles one administrative request of a connection after the other. So requests
+of clients have a connection of their own: they do not delay heartbeats and ISR changes.
 
 Each connection starts with the handshake that the peer requires. If a response is overdue and the
 connection has been silent for a while, it gets no new requests. A cut cable or a stopped process
@@ -21,6 +22,7 @@ from mqd.config import Peers
 from mqd.errors import ProtocolError
 from mqd.io.net import Network, Stream
 from mqd.protocol import apis
+from mqd.protocol.schema import Api
 from mqd.server.slices import finished_soon
 from mqd.types import NodeId
 
@@ -29,6 +31,8 @@ HUNG_SECONDS = 1.0
 """After this much silence, a connection with an overdue response gets no more requests."""
 ABANDONED_SECONDS = 30.0
 """The timeout of a request."""
+
+_OF_COORDINATORS = ("WriteTxnMarkers", "AddPartitionsToTxn")
 
 Authenticate = Callable[[Stream, int], Awaitable[None]]
 
@@ -48,9 +52,10 @@ class Forwarder:
         self._network = network
         self._authenticate = authenticate
         self._nursery: trio.Nursery | None = None
-        self._connections: dict[int, PeerConnection] = {}
+        self._connections: dict[tuple[int, bool], PeerConnection] = {}
+        """By node, and whether it is for requests of the nodes themselves."""
         self._hung: list[PeerConnection] = []
-        self._connecting: dict[int, trio.Lock] = {}
+        self._connecting: dict[tuple[int, bool], trio.Lock] = {}
 
     async def run(self) -> None:
         """Own the connections until cancelled."""
@@ -65,7 +70,7 @@ class Forwarder:
         assert api is not None, api_name
         try:
             body = await finished_soon(api.encode_request_in_slices(version, request))
-            connection = await self._connection(node_id)
+            connection = await self._connection(node_id, _is_of_nodes(api))
             frame, position = await connection.exchange(api, version, body)
         except ClientError as error:
             raise OSError(f"the request to node {node_id} failed: {error}") from error
@@ -110,15 +115,16 @@ class Forwarder:
             authenticate=lambda stream: self._authenticate(stream, node_id),
         )
 
-    async def _connection(self, node_id: int) -> PeerConnection:
-        async with self._connecting.setdefault(node_id, trio.Lock()):
-            connection = self._connections.get(node_id)
+    async def _connection(self, node_id: int, is_of_node: bool) -> PeerConnection:
+        key = node_id, is_of_node
+        async with self._connecting.setdefault(key, trio.Lock()):
+            connection = self._connections.get(key)
             if connection is not None and connection.silent_for > HUNG_SECONDS:
-                self._hung.append(self._connections.pop(node_id))
+                self._hung.append(self._connections.pop(key))
                 connection = None
             self._close_hung()
             if connection is None or connection.failure is not None:
-                connection = self._connections[node_id] = await self._dial(node_id)
+                connection = self._connections[key] = await self._dial(node_id)
             return connection
 
     def _close_hung(self) -> None:
@@ -126,3 +132,8 @@ class Forwarder:
             if connection.idle or connection.silent_for > ABANDONED_SECONDS:
                 connection.close("it hung, and was replaced")
         self._hung = [connection for connection in self._hung if connection.failure is None]
+
+
+def _is_of_nodes(api: Api) -> bool:
+    """Whether nodes send such requests for themselves, and not for a client."""
+    return api.advertised is None or api.name in _OF_COORDINATORS

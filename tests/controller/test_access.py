@@ -7,6 +7,7 @@ tests/conformance/test_wire_security.py.
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import Any
 from uuid import UUID
 
@@ -24,6 +25,7 @@ from mqd.controller.client_quotas import (
     QuotaAlteration,
     decide_alter_client_quotas,
 )
+from mqd.controller.commands import Command, encode_command
 from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.scram_credentials import (
     AlterScramCredentials,
@@ -195,3 +197,26 @@ def test_the_names_in_acls_are_bounded() -> None:
     assert "4097 bytes" in results[1].error_message
     assert created - 2 <= found.count(ErrorCode.NONE) <= created
     assert "split the request" in results[-1].error_message
+
+
+def test_an_acl_that_fits_into_no_command_is_refused_alone() -> None:
+    """Random text, of which no compression makes a command."""
+    dice = Random(1)
+
+    def text(size: int) -> str:
+        return "".join(chr(dice.randrange(0x4E00, 0x9FFF)) for _ in range(size))
+
+    large = Acl(
+        ResourceType.TOPIC,
+        text(1000),
+        PatternType.LITERAL,
+        f"User:{text(30_000)}",
+        text(30_000),
+        Operation.READ,
+        Permission.ALLOW,
+    )
+    image = with_brokers(1).image
+    decided = decide_create_acls(image, create(large, acl("small")), DecisionOptions())
+    assert codes(decided.reply) == [ErrorCode.POLICY_VIOLATION, ErrorCode.NONE]
+    assert len(decided.records) == 1
+    encode_command(Command(0, decided.records))

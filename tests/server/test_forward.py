@@ -29,6 +29,7 @@ from tests.client.fake import (
 
 TWO = NodeId(2)
 HANDSHAKE = 32_000
+BROKER_HEARTBEAT = 63
 CREATE = {
     "topics": [{"name": "t", "num_partitions": 1, "replication_factor": 1}],
     "timeout_ms": 1000,
@@ -92,6 +93,25 @@ async def test_one_connection_serves_all_requests_also_concurrent_ones() -> None
         await forward(TWO, "metadata", 9, {"topics": []})
         assert cluster.connects == 1
         assert cluster.brokers[2].requests == [(HANDSHAKE, 2)] + [(METADATA, 9)] * 6
+
+
+async def test_requests_of_clients_do_not_delay_those_of_the_node() -> None:
+    """The peer handles one administrative request of a connection after the other."""
+    async with forwarding() as (cluster, forward):
+        await forward(TWO, "create_topics", 7, CREATE)
+        broker = cluster.brokers[2]
+        respond = broker._respond
+
+        async def hang_up(stream: MemoryStream, frame: memoryview) -> bool:
+            is_heartbeat = unpack_from(">h", frame)[0] == BROKER_HEARTBEAT
+            return False if is_heartbeat else await respond(stream, frame)
+
+        broker._respond = hang_up  # type: ignore[method-assign]
+        with pytest.raises(OSError, match="node 2 failed"):
+            await forward(TWO, "broker_heartbeat", 1, {"broker_id": 1})
+        assert cluster.connects == 2
+        await forward(TWO, "create_topics", 7, CREATE)
+        assert cluster.connects == 2, "the connection for requests of clients is still open"
 
 
 async def test_an_unreachable_node_is_an_os_error_and_retried_next_time() -> None:

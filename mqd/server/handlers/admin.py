@@ -6,6 +6,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+import trio
+
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol.apis import by_key
 from mqd.server.context import PEER, Context
@@ -29,19 +31,23 @@ async def at_controller(
     `version`, or the client's.
 
     A forwarded request is not forwarded again: NOT_CONTROLLER makes the sender refresh its
-    metadata.
+    metadata. The requests of this node's clients wait for slots. Raises MqError REQUEST_TIMED_OUT.
     """
     if context.listener == PEER:
         return await here()
     api = by_key(context.header.api_key)
     assert api is not None
-    return await context.node.controller.at_controller(
-        here,
-        api.name,
-        context.header.api_version if version is None else version,
-        request,
-        timeout=timeout_ms / 1000,
-    )
+    deadline = trio.current_time() + max(0, timeout_ms) / 1000
+    with trio.move_on_at(deadline):
+        async with context.node.admin_slots.slot(context.peer):
+            return await context.node.controller.at_controller(
+                here,
+                api.name,
+                context.header.api_version if version is None else version,
+                request,
+                timeout=max(0.0, deadline - trio.current_time()),
+            )
+    raise MqError(ErrorCode.REQUEST_TIMED_OUT, "Earlier requests of clients took the whole time.")
 
 
 def log_without_effect(kind: str, name: str, message: str) -> None:
