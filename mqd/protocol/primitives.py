@@ -33,7 +33,15 @@ class Cursor:
     Invariant: position <= end <= len(view).
     """
 
-    __slots__ = ("copies", "elements_left", "end", "position", "value_bytes", "view")
+    __slots__ = (
+        "copies",
+        "elements_left",
+        "end",
+        "position",
+        "tagged_fields",
+        "value_bytes",
+        "view",
+    )
 
     def __init__(
         self,
@@ -51,6 +59,8 @@ class Cursor:
         self.copies = copies
         self.value_bytes = 0
         """Bytes of all strings and blobs decoded so far."""
+        self.tagged_fields = 0
+        """The number of tagged fields read so far."""
         assert 0 <= position <= self.end, (position, self.end)
 
     def advance(self, size: int) -> int:

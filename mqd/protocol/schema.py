@@ -308,8 +308,8 @@ class Api:
     def decode_request_in_slices(
         self, version: int, stream: Cursor
     ) -> Generator[int, None, Container]:
-        """The same, as a generator that returns the request. It yields the number of elements
-        decoded since the last yield.
+        """The same, as a generator that returns the request. It yields the number of elements and
+        tagged fields decoded since the last yield.
         """
         declared = self.request.at(version, flexible=self.is_flexible(version))
         try:

@@ -52,8 +52,8 @@ class Array(Subconstruct):
         return None if count < 0 else self._parse_elements(count, stream, context, path)
 
     def parse_in_slices(self, stream: Cursor) -> Generator[int, None, list[Any] | None]:
-        """The same as `_parse`, in slices: yields the number of elements decoded since the last
-        yield.
+        """The same as `_parse`, in slices: yields the number of elements and of tagged fields that
+        were decoded since the last yield.
         """
         count = self._read_count(stream)
         if count < 0:
@@ -65,9 +65,18 @@ class Array(Subconstruct):
                 yield 1
             return elements
         while len(elements) < count:
-            piece = min(_SLICE_ELEMENTS, count - len(elements))
-            elements += self._parse_elements(piece, stream, None, "")
-            yield piece
+            before = len(elements) + stream.tagged_fields
+            if isinstance(self.subcon, Structure) and self.subcon.flexible:
+                parse = self.subcon._parse
+                while (
+                    len(elements) < count
+                    and len(elements) + stream.tagged_fields < before + _SLICE_ELEMENTS
+                ):
+                    elements.append(parse(stream, None, ""))
+            else:
+                piece = min(_SLICE_ELEMENTS, count - len(elements))
+                elements += self._parse_elements(piece, stream, None, "")
+            yield len(elements) + stream.tagged_fields - before
         return elements
 
     def _read_count(self, stream: Cursor) -> int:
@@ -249,7 +258,10 @@ class Structure(Struct):
                     container[name] = parse(stream, None, "")
             if self.flexible:
                 name = "tagged fields"
+                before = stream.tagged_fields
                 self._parse_tagged(container, stream, None, "")
+                if stream.tagged_fields > before:
+                    yield stream.tagged_fields - before
         except ProtocolError as error:
             raise ProtocolError(f"{_member_name(name)}: {error}") from None
         return container
@@ -344,6 +356,7 @@ def _tagged_fields(stream: Cursor, known: Mapping[int, Member]) -> Iterable[tupl
     count = read_unsigned_varint(stream)
     if count > limits.TAGGED_FIELDS_MAX:
         raise ProtocolError(f"{count} tagged fields; at most {limits.TAGGED_FIELDS_MAX} are taken")
+    stream.tagged_fields += count
     previous = -1
     for _ in range(count):
         tag = read_unsigned_varint(stream)

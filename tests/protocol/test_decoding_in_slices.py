@@ -14,7 +14,7 @@ from mqd import limits
 from mqd.errors import ProtocolError
 from mqd.protocol import apis
 from mqd.protocol.chunks import Chunks
-from mqd.protocol.primitives import Cursor
+from mqd.protocol.primitives import Cursor, pack_unsigned_varint
 from mqd.protocol.schema import Api
 from tests.protocol.messages import for_each, for_each_version, random_message
 from tests.protocol.test_schema import damaged
@@ -124,6 +124,45 @@ def test_slices_are_small(name: str, version: int, body: dict[str, Any]) -> None
         api.decode_request_in_slices(version, cursor(api.encode_request(version, body)))
     )
     assert sum(slices) >= 5000 and max(slices) <= 100
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "body", "rows"),
+    [
+        ("delete_topics", 6, {"topics": [{"name": "t"}] * 5000}, 5000),
+        ("metadata", 12, {"topics": [{"name": "t"}] * 10}, 10),
+        (
+            "offset_fetch",
+            8,
+            {
+                "groups": [
+                    {"group_id": "g", "topics": [{"name": "t", "partition_indexes": [0]}] * 8}
+                ]
+            },
+            8,
+        ),
+    ],
+)
+def test_tagged_fields_are_elements_of_a_slice(
+    name: str, version: int, body: dict[str, Any], rows: int
+) -> None:
+    """Each row has 1,000 unknown tagged fields, or as many as fit into 20,000."""
+    api = apis.by_name(name)
+    assert api is not None
+    count = min(limits.TAGGED_FIELDS_MAX, 20_000 // rows)
+    tags = b"".join(pack_unsigned_varint(20_000 + tag) + b"\0" for tag in range(count))
+    plain = api.encode_request(version, body)
+    row = {
+        "delete_topics": b"\x02t" + bytes(16),
+        "metadata": bytes(16) + b"\x02t",
+        "offset_fetch": b"\x02t\x02" + bytes(4),
+    }[name]
+    tagged = plain.replace(row + b"\0", row + pack_unsigned_varint(count) + tags)
+    assert len(tagged) >= len(plain) + rows * len(tags)
+    request, slices = finished(api.decode_request_in_slices(version, cursor(tagged)))
+    assert request == api.decode_request(version, plain)
+    assert sum(slices) >= rows * (1 + count)
+    assert max(slices) <= 100 + count
 
 
 def test_slices_of_many_strings_are_small() -> None:

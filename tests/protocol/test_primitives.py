@@ -289,8 +289,8 @@ def test_unknown_tags_are_skipped_at_every_depth() -> None:
         ("05 01  01 02 00", "2 bytes needed"),
         ("05 01  09 ffffffff0f 00", "4294967295 bytes needed"),
         ("05 01  04 04 00000009 00", "cut off"),
-        ("05 914e", "10001 tagged fields"),
-        ("05 904e", "cut off"),
+        ("05 e907", "1001 tagged fields"),
+        ("05 e807", "cut off"),
     ],
 )
 def test_invalid_tagged_fields(data: str, message: str) -> None:
