@@ -9,6 +9,10 @@ from mqd.protocol.record_reader import INT64_MAX, read_varint
 
 KEYS_AT_ONCE = 4096
 """Records of `keyless_records` and `first_record_since` between two pauses: 2 ms."""
+_TIMESTAMP_BYTES_MAX = 10
+"""A varint of 64 bits."""
+_OFFSET_BYTES_MAX = 5
+"""A varint of 32 bits."""
 
 
 def keyless_records(records: bytes | memoryview, header: BatchHeader) -> Iterator[int]:
@@ -33,10 +37,16 @@ def keyless_records(records: bytes | memoryview, header: BatchHeader) -> Iterato
             if following > end or following <= position:
                 raise corrupt(f"record {index} does not end")
             position += 1  # attributes
-            while records[position] >= 0x80:  # timestamp
+            last = position + _TIMESTAMP_BYTES_MAX - 1
+            while records[position] >= 0x80:
+                if position == last:
+                    raise corrupt(f"record {index} has a timestamp that does not end")
                 position += 1
             position += 1
-            while records[position] >= 0x80:  # offset
+            last = position + _OFFSET_BYTES_MAX - 1
+            while records[position] >= 0x80:
+                if position == last:
+                    raise corrupt(f"record {index} has an offset that does not end")
                 position += 1
             if records[position + 1] & 1:  # zigzag of a negative length
                 yield index

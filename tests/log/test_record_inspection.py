@@ -19,6 +19,7 @@ from mqd.log.record_inspection import RecordInspection
 from mqd.protocol.batch import HEADER, HEADER_BYTES, parse_header, write_crc
 from mqd.protocol.batch_builder import build_batch
 from mqd.protocol.compression import Codec, compress, decompress
+from mqd.protocol.primitives import pack_unsigned_varint
 from mqd.protocol.record_reader import Record, iterate_records, record_bytes
 from mqd.protocol.record_scan import first_record_since, keyless_records
 from mqd.protocol.slices import all_slices
@@ -140,6 +141,34 @@ def test_one_large_record_is_not_decompressed_beyond_the_bound() -> None:
 )
 def test_records_that_contradict_the_header_are_corrupt(records: bytes) -> None:
     assert refusal(forged(records, 2)).code is ErrorCode.CORRUPT_MESSAGE
+
+
+class CountedBytes(bytes):
+    """Counts the bytes that are read one by one."""
+
+    reads = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        self.reads += 1
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("body", [b"\0" + b"\x80" * 100_000, b"\0\0" + b"\x80" * 100_000])
+def test_a_number_without_an_end_is_read_no_further_than_its_size(body: bytes) -> None:
+    records = CountedBytes(pack_unsigned_varint(2 * len(body)) + body)
+    with pytest.raises(MqError) as caught:
+        list(keyless_records(records, parse_header(forged(records, 1))))
+    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+    assert records.reads < 30
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "offset"), [(b"\x80" * 9 + b"\0", b"\0"), (b"\0", b"\x80" * 4 + b"\0")]
+)
+def test_the_longest_numbers_are_read(timestamp: bytes, offset: bytes) -> None:
+    body = b"\0" + timestamp + offset + b"\x01\x01\0"
+    records = pack_unsigned_varint(2 * len(body)) + body
+    assert list(keyless_records(records, parse_header(forged(records, 1)))) == [0]
 
 
 @settings(deadline=None)
