@@ -373,10 +373,11 @@ class _Reader:
             problem = _unknown_of_listener(key) if key.startswith(LISTENER_PREFIX) else None
             self.warnings.append(f"{where}{problem or _unknown(key)}")
             return
+        named = option._replace(name=key)  # a message contains the whole `listener.name.NAME.KEY`
         try:
-            value = option.parse(text)
+            value = named.parse(text)
         except ValueError as error:
-            raise ConfigError(f"{where}{key}: {option.problem(error)}") from None
+            raise ConfigError(f"{where.rstrip(': ')}: {named.problem(error)}") from None
         if option.status is Status.REFUSED and value != option.default:
             raise ConfigError(
                 f"{where}{key} is not supported: {option.note}; remove it to start the node"
@@ -466,15 +467,20 @@ def validate_topic_config(name: str, value: str | None) -> Value:
     """The typed value of a topic config that a client has sent. Raises MqError INVALID_CONFIG."""
     option = TOPIC_OPTIONS.get(name)
     if option is None:
-        raise MqError(ErrorCode.INVALID_CONFIG, _unknown(name, TOPIC_OPTIONS))
+        raise MqError(
+            ErrorCode.INVALID_CONFIG,
+            f"Unknown topic config name: {name}; {_topic_key_remedy(name)}",
+        )
     if value is None:
-        raise MqError(ErrorCode.INVALID_CONFIG, f"{name} has no value")
+        raise MqError(
+            ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {name}"
+        )
     try:
         parsed = option.parse(value)
     except ValueError as error:
-        raise MqError(ErrorCode.INVALID_CONFIG, f"{name}: {option.problem(error)}") from None
+        raise MqError(ErrorCode.INVALID_CONFIG, option.problem(error)) from None
     if option.status is Status.REFUSED and parsed != option.default:
-        raise MqError(ErrorCode.INVALID_CONFIG, f"{name} is not supported: {option.note}")
+        raise MqError(ErrorCode.INVALID_CONFIG, f"'{name}' is not supported: {option.note}")
     return parsed
 
 
@@ -541,12 +547,12 @@ def validate_group_configs(overrides: Mapping[str, str], config: NodeConfig) -> 
     values = {name: config.integer(keys.default) for name, keys in _NODE_KEYS.items()}
     for name, text in overrides.items():
         if name not in GROUP_OPTIONS:
-            raise MqError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}")
+            remedy = f"choose from {', '.join(map(repr, GROUP_OPTIONS))}"
+            raise MqError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}; {remedy}")
         try:
             value = GROUP_OPTIONS[name].parse(text)
         except ValueError as error:
-            problem = GROUP_OPTIONS[name].problem(error)
-            raise MqError(ErrorCode.INVALID_CONFIG, f"{name}: {problem}") from None
+            raise MqError(ErrorCode.INVALID_CONFIG, GROUP_OPTIONS[name].problem(error)) from None
         assert isinstance(value, int), name
         keys = _NODE_KEYS[name]
         if value < config.integer(keys.least):
@@ -583,8 +589,23 @@ def nearest(key: str, names: Iterable[str]) -> str | None:
     return found[0] if found else None
 
 
-def _unknown(key: str, names: Iterable[str] = NODE_OPTIONS) -> str:
-    if names is NODE_OPTIONS and key in TOPIC_OPTIONS:
+def _topic_key_remedy(name: str) -> str:
+    """What to do about a key that is not a topic key."""
+    if name in NODE_OPTIONS:
+        of_node = {
+            synonym: option.name
+            for option in TOPIC_OPTIONS.values()
+            for synonym, _ in option.synonyms
+        }
+        if name in of_node:
+            return f"it is a broker key, and the topic key is '{of_node[name]}'"
+        return "it is a broker key"
+    close = nearest(name, TOPIC_OPTIONS)
+    return f"did you mean '{close}'?" if close else "list all keys with `mqd config list`"
+
+
+def _unknown(key: str) -> str:
+    if key in TOPIC_OPTIONS:
         synonyms = TOPIC_OPTIONS[key].synonyms
         remedy = (
             f"for all topics set {synonyms[0][0]}"
@@ -592,7 +613,7 @@ def _unknown(key: str, names: Iterable[str] = NODE_OPTIONS) -> str:
             else "set it when you create or alter the topic"
         )
         return f"{key} is a topic key, not a node key; {remedy}"
-    close = nearest(key, names)
+    close = nearest(key, NODE_OPTIONS)
     return f"{key} is an unknown key; " + (
         f"did you mean {close}?" if close else "list all keys with `mqd config list`"
     )

@@ -87,19 +87,20 @@ class Option(NamedTuple):
 
     @property
     def permitted(self) -> str:
-        """What to set the key to, after an invalid value."""
+        """The remedy for an invalid value."""
         if self.valid:
             return f"choose from {', '.join(self.valid)}"
         if self.type is BOOLEAN:
             return "set it to true or false"
         if self.type is DOUBLE or self.type in _INTEGERS:
+            kind = "number" if self.type is DOUBLE else "whole number"
             if self.minimum is not None and self.maximum is not None:
-                return f"set it to a number from {self.minimum} to {self.maximum}"
+                return f"set it to a {kind} from {self.minimum} to {self.maximum}"
             if self.minimum is not None:
-                return f"set it to {self.minimum} or more"
+                return f"set it to a {kind} of at least {self.minimum}"
             if self.maximum is not None:
-                return f"set it to {self.maximum} or less"
-            return f"set a {'' if self.type is DOUBLE else 'whole '}number{self._unit}"
+                return f"set it to a {kind} of at most {self.maximum}"
+            return f"set it to a {kind}{self._unit}"
         return "`mqd config list` shows its type"
 
     @property
@@ -110,10 +111,12 @@ class Option(NamedTuple):
         return f" of {units[unit]}" if unit in units else ""
 
     def problem(self, error: ValueError) -> str:
-        """Why a value is invalid, and the permitted values. The value of a sensitive option is not
-        shown."""
-        reason = "the value is not permitted" if self.sensitive else str(error)
-        return reason if " is not one of " in reason else f"{reason}; {self.permitted}"
+        """Why `parse` raised `error`, and the remedy. The value of a sensitive option is not
+        shown.
+        """
+        if self.sensitive:
+            return f"Invalid value [hidden] for configuration {self.name}; {self.permitted}"
+        return str(error)
 
     @property
     def sensitive(self) -> bool:
@@ -121,13 +124,15 @@ class Option(NamedTuple):
         return self.type is PASSWORD
 
     def parse(self, text: str) -> Value:
-        """The typed value of `text`. Raises ValueError with the reason."""
+        """The typed value of `text`. Raises ValueError with Kafka's sentence, and the remedy
+        if that does not contain it.
+        """
         if self.type is LIST:
             return self._parse_list(text)
         text = text.strip() if self.type is not PASSWORD else text
         if self.type is BOOLEAN:
             if text.lower() not in ("true", "false"):
-                raise ValueError(f"{text!r} is not true or false")
+                raise self._invalid(text, "Expected value to be either true or false")
             return text.lower() == "true"
         if self.type in _INTEGERS:
             return self._in_range(self._parse_integer(text))
@@ -135,12 +140,11 @@ class Option(NamedTuple):
             try:
                 number = float(text)
             except ValueError:
-                raise ValueError(f"{text!r} is not a number") from None
+                raise self._not_a_number(text) from None
             if number != number:
-                raise ValueError(f"{text!r} is not a number")
+                raise self._not_a_number(text)
             return self._in_range(number)
-        if self.valid and text not in self.valid:
-            raise ValueError(f"{text!r} is not one of {', '.join(self.valid)}")
+        self._check_choice(text)
         return text
 
     def format(self, value: Value) -> str | None:
@@ -156,35 +160,48 @@ class Option(NamedTuple):
     def _parse_list(self, text: str) -> tuple[str, ...]:
         elements = tuple(element.strip() for element in text.split(",")) if text.strip() else ()
         if "" in elements:
-            raise ValueError(f"{text!r} has an empty element")
+            raise ValueError(
+                f"Configuration '{self.name}' values must not be empty: remove the empty element"
+            )
         if len(set(elements)) < len(elements):
-            raise ValueError(f"{text!r} contains a duplicate element")
+            raise self._invalid(text, "the list has an element twice; remove one of them")
         for element in elements:
-            if self.valid and element not in self.valid:
-                raise ValueError(f"{element!r} is not one of {', '.join(self.valid)}")
+            self._check_choice(element)
         return elements
 
     def _parse_integer(self, text: str) -> int:
         # int() alone would accept 1_000 and digits of other scripts; Kafka does not
         if not (text.isascii() and text.lstrip("+-").isdigit() and len(text) < 25):
-            raise ValueError(f"{text!r} is not a whole number")
+            raise self._not_a_number(text)
         try:
             number = int(text)
         except ValueError:
-            raise ValueError(f"{text!r} is not a whole number") from None
+            raise self._not_a_number(text) from None
         lowest, highest = _INTEGERS[self.type]
         if not lowest <= number <= highest:
-            raise ValueError(f"{text} is out of range for the type {self.type.name.lower()}")
-        if self.valid and str(number) not in self.valid:
-            raise ValueError(f"{text} is not one of {', '.join(self.valid)}")
+            raise self._not_a_number(text)
+        self._check_choice(str(number))
         return number
 
     def _in_range(self, number: float) -> float:
         if self.minimum is not None and number < self.minimum:
-            raise ValueError(f"{number} is less than the minimum {self.minimum}")
+            raise self._invalid(str(number), f"Value must be at least {self.minimum}")
         if self.maximum is not None and number > self.maximum:
-            raise ValueError(f"{number} is greater than the maximum {self.maximum}")
+            raise self._invalid(str(number), f"Value must be no more than {self.maximum}")
         return number
+
+    def _check_choice(self, text: str) -> None:
+        if self.valid and text not in self.valid:
+            kind = "Value" if self.type in _INTEGERS else "String"
+            raise self._invalid(text, f"{kind} must be one of: {', '.join(self.valid)}")
+
+    def _not_a_number(self, text: str) -> ValueError:
+        return self._invalid(text, f"Not a number of type {self.type.name}; {self.permitted}")
+
+    def _invalid(self, text: str, reason: str) -> ValueError:
+        """Kafka's ConfigException. Control characters in the value are escaped."""
+        shown = text if text.isprintable() else repr(text)
+        return ValueError(f"Invalid value {shown} for configuration {self.name}: {reason}")
 
 
 class StartError(Exception):

@@ -250,8 +250,14 @@ def test_a_warning_of_an_unknown_variable_has_its_name() -> None:
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ("connections.max.reauth.ms=x", ["'x' is not a whole number; set a whole number of mill"]),
-        ("num.partitions=none", ["-o num.partitions: 'none' is not a whole number"]),
+        (
+            "connections.max.reauth.ms=x",
+            ["Not a number of type LONG; set it to a whole number of mill"],
+        ),
+        (
+            "num.partitions=none",
+            ["-o: Invalid value none for configuration num.partitions: Not a number"],
+        ),
         (
             "authorizer.class.name=org.example.Mine",
             ["not supported", "access control", "remove it"],
@@ -270,7 +276,10 @@ def test_a_warning_of_an_unknown_variable_has_its_name() -> None:
         ("max.connections.per.ip=0", ["max.connections.per.ip"]),
         ("max.connections.per.ip.overrides=a.example:5", ["'a.example:5'", "10.0.0.7:200"]),
         ("max.connections.per.ip.overrides=10.0.0.7", ["'10.0.0.7'", "10.0.0.7:200"]),
-        ("listener.name.ssl.max.connections=-1", ["less than the minimum 0"]),
+        (
+            "listener.name.ssl.max.connections=-1",
+            ["-1 for configuration listener.name.ssl.max.connections: Value must be at least 0"],
+        ),
         ("connections.max.idle.ms=0", ["connections.max.idle.ms", "1000", "-1"]),
         ("group.members.memory.bytes=0", ["group.members.memory.bytes"]),
         ("message.max.bytes=104857601", ["socket.request.max.bytes"]),
@@ -322,8 +331,8 @@ def test_a_bad_line_of_a_file_is_named(tmp_path: Path) -> None:
     file.write_text("# ours\n\nnum.partitions=1\nlog.segment.bytes=\\\n  12\n")
     with pytest.raises(
         ConfigError,
-        match=r"server\.properties, line 4: log\.segment\.bytes: "
-        r"12 is less than the minimum 1048576; set it to 1048576 or more$",
+        match=r"server\.properties, line 4: Invalid value 12 for configuration "
+        r"log\.segment\.bytes: Value must be at least 1048576$",
     ):
         NodeConfig.load(file)
 
@@ -359,9 +368,28 @@ def test_the_places_of_a_topic_value_are_listed_in_order() -> None:
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        ({"retention": "1"}, ["retention is an unknown key", "did you mean"]),
-        ({"retention.ms": None}, ["retention.ms", "no value"]),
-        ({"retention.ms": "-2"}, ["retention.ms", "-1"]),
+        (
+            {"retention.m": "1"},
+            ["Unknown topic config name: retention.m; did you mean 'retention.ms'?"],
+        ),
+        ({"zzz": "1"}, ["Unknown topic config name: zzz; list all keys with `mqd config list`"]),
+        ({"log.retention.ms": "1"}, ["it is a broker key, and the topic key is 'retention.ms'"]),
+        (
+            {"num.partitions": "1"},
+            ["Unknown topic config name: num.partitions; it is a broker key"],
+        ),
+        ({"retention.ms": None}, ["Null value not supported for topic configs: retention.ms"]),
+        (
+            {"retention.ms": "abc"},
+            [
+                "Invalid value abc for configuration retention.ms: Not a number of type LONG; set "
+                "it to a whole number of at least -1"
+            ],
+        ),
+        (
+            {"retention.ms": "-2"},
+            ["Invalid value -2 for configuration retention.ms: Value must be at least -1"],
+        ),
         ({"cleanup.policy": "shrink"}, ["shrink", "compact, delete"]),
         ({"remote.storage.enable": "true"}, ["not supported", "tiered"]),
         (

@@ -99,7 +99,9 @@ def test_errors_that_the_user_can_fix_are_one_line_and_exit_code_1(
     )
     arguments[4] = "1"
     assert main([*arguments, "-o", "num.partitions=x"]) == FAILURE
-    assert "num.partitions: 'x' is not a whole number" in capsys.readouterr().err
+    assert (
+        "Invalid value x for configuration num.partitions: Not a number" in capsys.readouterr().err
+    )
     assert main([*arguments, "--config", str(tmp_path / "none")]) == FAILURE
     assert "none: cannot be read" in capsys.readouterr().err
     assert not (tmp_path / "data").exists()

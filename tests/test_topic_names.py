@@ -18,11 +18,30 @@ def code_of(replica: Replica, *topics: NewTopic) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "x" * 250, "nul\0x", "é", "a b", "a\n"])
-def test_invalid_names_are_refused(name: str) -> None:
+OTHER_CHARACTERS = (
+    "contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("", "the empty string is not allowed"),
+        (".", "'.' is not allowed"),
+        ("..", "'..' is not allowed"),
+        ("x" * 250, f"the length of '{'x' * 57}...' is longer than the max allowed length 249"),
+        ("a/b", f"'a/b' {OTHER_CHARACTERS}"),
+        ("nul\0x", f"'nul\\x00x' {OTHER_CHARACTERS}"),
+        ("é", f"'é' {OTHER_CHARACTERS}"),
+        ("a b", f"'a b' {OTHER_CHARACTERS}"),
+        ("a\n", f"'a\\n' {OTHER_CHARACTERS}"),
+    ],
+)
+def test_invalid_names_are_refused_with_kafkas_sentence(name: str, reason: str) -> None:
     with pytest.raises(MqError) as refusal:
         validate_topic_name(name)
     assert refusal.value.code is ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert refusal.value.message == f"Topic name is invalid: {reason}"
     assert code_of(with_brokers(1), new_topic(name)) == [17]
 
 

@@ -131,16 +131,13 @@ def check_topic(value: object, name: str = "topic") -> None:
     """
     if not isinstance(value, str):
         raise invalid_type(f"{name} is {shown(value)}", "give a str, for example 'orders'")
-    if value == "":
-        remedy = "give a name, for example 'orders'"
-        raise InvalidValue(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is empty", remedy=remedy)
-    if topic_name_problem(value) is not None:
-        message = f"{name} is {shown(value)}, which is no legal name"
+    problem = topic_name_problem(value)
+    if problem is not None:
         remedy = (
-            f"give 1 to {TOPIC_NAME_CHARS_MAX} characters of a-z, A-Z, 0-9, '.', '_' and '-',"
-            " other than '.' and '..'"
+            f"give a name of 1 to {TOPIC_NAME_CHARS_MAX} of these characters, other than '.' and "
+            "'..': a-z, A-Z, 0-9, '.', '_', '-'"
         )
-        raise InvalidValue(ErrorCode.INVALID_TOPIC_EXCEPTION, message, remedy=remedy)
+        raise InvalidValue(ErrorCode.INVALID_TOPIC_EXCEPTION, problem, remedy=remedy)
 
 
 def check_several(name: str, values: object) -> None:

@@ -324,7 +324,8 @@ def outcomes_of(
             if row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else error_from_wire(row.error_code, subject, message)
         )
-        if error.code is ErrorCode.INVALID_CONFIG and isinstance(key, Resource):
+        is_general = error.remedy == REMEDIES.get(ErrorCode.INVALID_CONFIG)
+        if error.code is ErrorCode.INVALID_CONFIG and is_general and isinstance(key, Resource):
             error.remedy = _config_remedy(key)
         is_retriable = error.retriable and error.code not in _FINAL
         (outcomes.to_retry if is_retriable else outcomes.done)[key] = error

@@ -268,6 +268,10 @@ def as_client_error(error: MqError) -> ClientError:
     return error if isinstance(error, ClientError) else ClientError(error.code, error.message)
 
 
+_WITH_REMEDY = (ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST)
+"""Errors for which mqd's message may end with `; ` and the remedy (config.py)."""
+
+
 def error_from_wire(code: int, subject: str, detail: str | None = None) -> ClientError:
     """The ClientError for a non-zero code of a response. `subject` names the object of the request,
     `detail` is the peer's message. A message that begins with the subject stands alone.
@@ -285,7 +289,10 @@ def error_from_wire(code: int, subject: str, detail: str | None = None) -> Clien
     is_complete = reason.lower().startswith(f"{subject.lower()} ") or (
         known is ErrorCode.SECURITY_DISABLED and detail
     )
-    return ClientError(known, reason if is_complete else f"{subject}: {reason}")
+    remedy = ""
+    if known in _WITH_REMEDY and "; " in reason:
+        reason, _, remedy = reason.rpartition("; ")
+    return ClientError(known, reason if is_complete else f"{subject}: {reason}", remedy=remedy)
 
 
 def no_such_partition(partition: object, topic: str, count: int) -> ClientError:

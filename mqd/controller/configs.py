@@ -30,6 +30,7 @@ from mqd.config import (
     NodeConfig,
     Source,
     Value,
+    nearest,
     resolve_topic_option,
     validate_group_configs,
     validate_topic_configs,
@@ -284,7 +285,9 @@ def _kind(image: MetadataImage, resource: ResourceChanges) -> str:
             )
         validate_topic_name(name)
         if name not in image.topics:
-            raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {name!r} does not exist.")
+            raise MqError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
+            )
         return TOPIC
     if number == ResourceType.BROKER:
         if name and node_id_of(name) not in image.brokers:
@@ -318,7 +321,7 @@ def node_id_of(name: str) -> NodeId:
     if not _NODE_NAME.fullmatch(name) or int(name) > _NODE_ID_MAX:
         raise MqError(
             ErrorCode.INVALID_REQUEST,
-            f"{name[:_NAME_SHOWN]!r} is not a broker id: expected a whole number.",
+            f"Node id must be an integer, but it is: {name[:_NAME_SHOWN]}",
         )
     return NodeId(int(name))
 
@@ -327,7 +330,9 @@ def _check_changes(changes: Iterable[Change]) -> None:
     names = [change.name for change in changes]
     if len(set(names)) < len(names):
         raise MqError(
-            ErrorCode.INVALID_REQUEST, "The request names a key more than once for a resource."
+            ErrorCode.INVALID_REQUEST,
+            "Error due to duplicate config keys: the request names a key more than once for a "
+            "resource.",
         )
     nulls = [
         change.name
@@ -335,7 +340,9 @@ def _check_changes(changes: Iterable[Change]) -> None:
         if change.value is None and change.operation != Operation.DELETE
     ]
     if nulls:
-        raise MqError(ErrorCode.INVALID_REQUEST, f"These keys need a value: {', '.join(nulls)}.")
+        raise MqError(
+            ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(nulls)}"
+        )
 
 
 def _wanted(
@@ -351,15 +358,11 @@ def _wanted(
     if operation not in (Operation.APPEND, Operation.SUBTRACT):
         raise MqError(ErrorCode.INVALID_REQUEST, f"Unknown config operation {operation}.")
     option = _OPTIONS[key[0]].get(name)
-    if key[0] == CLIENT_METRICS:
+    is_list = option is not None and option.type is OptionType.LIST
+    if key[0] == CLIENT_METRICS or not is_list:
         raise MqError(
             ErrorCode.INVALID_CONFIG,
             f"Can't {Operation(operation).name} to key {name} because its type is not LIST.",
-        )
-    if option is None or option.type is not OptionType.LIST:
-        raise MqError(
-            ErrorCode.INVALID_CONFIG,
-            f"{Operation(operation).name} requires a key of type list; {name} is not one.",
         )
     elements = dict.fromkeys(_current_list(image, op.config, key, name))
     given = dict.fromkeys(element.strip() for element in value.split(",") if element.strip())
@@ -399,25 +402,32 @@ def _validate(
     if kind == CLIENT_METRICS:
         validate_client_metrics_configs(after)
         return
-    for name, value in wanted.items():
-        if value is None:
-            continue
-        option = NODE_OPTIONS.get(name)
-        if option is None:
-            raise MqError(ErrorCode.INVALID_CONFIG, f"{name} is not a key of brokers.")
-        if not option.dynamic:
-            raise MqError(
-                ErrorCode.INVALID_REQUEST,
-                f"{name} cannot be changed dynamically: change it in the configuration file, and "
-                "restart the broker.",
-            )
+    _validate_node_configs({name: value for name, value in wanted.items() if value is not None})
+
+
+def _validate_node_configs(values: Mapping[str, str]) -> None:
+    unknown = [name for name in values if name not in NODE_OPTIONS]
+    if unknown:
+        close = nearest(unknown[0], NODE_OPTIONS)
+        remedy = f"did you mean '{close}'?" if close else "list all keys with `mqd config list`"
+        raise MqError(
+            ErrorCode.INVALID_CONFIG, f"Unknown broker config name: {unknown[0]}; {remedy}"
+        )
+    static = [name for name in values if not NODE_OPTIONS[name].dynamic]
+    if static:
+        raise MqError(
+            ErrorCode.INVALID_REQUEST,
+            f"Cannot update these configs dynamically: [{', '.join(static)}]; change them in the "
+            "configuration file, and restart the broker",
+        )
+    for name, value in values.items():
+        option = NODE_OPTIONS[name]
         try:
             parsed = option.parse(value)
         except ValueError as error:
-            problem = option.problem(error)
-            raise MqError(ErrorCode.INVALID_REQUEST, f"{name}: {problem}") from error
+            raise MqError(ErrorCode.INVALID_REQUEST, option.problem(error)) from error
         if option.status is Status.REFUSED and parsed != option.default:
-            raise MqError(ErrorCode.INVALID_CONFIG, f"{name} is not supported: {option.note}")
+            raise MqError(ErrorCode.INVALID_CONFIG, f"'{name}' is not supported: {option.note}")
 
 
 def effective_node_config(

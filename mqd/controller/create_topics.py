@@ -209,7 +209,10 @@ def _checked_configs(configs: tuple[tuple[str, str | None], ...]) -> tuple[tuple
     """
     nulls = sorted(name for name, value in configs if value is None)
     if nulls:
-        raise MqError(ErrorCode.INVALID_CONFIG, f"These keys need a value: {', '.join(nulls)}.")
+        raise MqError(
+            ErrorCode.INVALID_CONFIG,
+            f"Null value not supported for topic configs: {', '.join(nulls)}",
+        )
     checked = {name: value for name, value in configs if value is not None}
     check_overrides_fit(checked)
     validate_topic_configs(checked)

@@ -187,7 +187,7 @@ async def test_an_invalid_config_names_the_command_for_its_resource(
     cluster = FakeCluster(nursery)
     row = {
         "error_code": int(ErrorCode.INVALID_CONFIG),
-        "error_message": "x: 'y' is not a whole number",
+        "error_message": "Invalid value y for configuration x: Value must be at least 0",
         "resource_type": resource.type,
         "resource_name": resource.name,
     }
@@ -196,6 +196,24 @@ async def test_an_invalid_config_names_the_command_for_its_resource(
     async with administering(cluster) as admin:
         error = (await admin.alter_configs({resource: [change]}))[resource]
     assert error is not None and error.remedy.count("`") == 2 and remedy in error.remedy
+
+
+async def test_the_remedy_of_a_broker_replaces_the_general_one(nursery: trio.Nursery) -> None:
+    cluster = FakeCluster(nursery)
+    row = {
+        "error_code": int(ErrorCode.INVALID_CONFIG),
+        "error_message": "Unknown topic config name: x; did you mean 'y'?",
+        "resource_type": ResourceType.TOPIC,
+        "resource_name": "t",
+    }
+    cluster.one.script(INCREMENTAL_ALTER_CONFIGS, {"responses": [row]})
+    resource = Resource(ResourceType.TOPIC, "t")
+    async with administering(cluster) as admin:
+        change = ConfigChange("x", ConfigOperation.SET, "y")
+        error = (await admin.alter_configs({resource: [change]}))[resource]
+    assert error is not None
+    assert error.message == "topic 't': Unknown topic config name: x"
+    assert error.remedy == "did you mean 'y'?"
 
 
 async def test_nodes_and_disks(nursery: trio.Nursery) -> None:

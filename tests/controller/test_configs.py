@@ -83,6 +83,44 @@ def test_one_resource(resource: ResourceChanges, code: int) -> None:
     assert alter(replica_with_topic(), resource) == [code]
 
 
+@pytest.mark.parametrize(
+    ("resource", "message"),
+    [
+        (
+            of("1", ("num.partitions", SET, "3"), ("log.dirs", SET, "/x"), kind=NODE),
+            "Cannot update these configs dynamically: [num.partitions, log.dirs]; change them in "
+            "the configuration file, and restart the broker",
+        ),
+        (
+            of("1", ("log.retention.ms", SET, "abc"), kind=NODE),
+            "Invalid value abc for configuration log.retention.ms: Not a number of type LONG; "
+            "set it to a whole number of at least -1",
+        ),
+        (
+            of("1", ("log.retention.mss", SET, "3"), kind=NODE),
+            "Unknown broker config name: log.retention.mss; did you mean 'log.retention.ms'?",
+        ),
+        (of("x", ("a", SET, "3"), kind=NODE), "Node id must be an integer, but it is: x"),
+        (
+            of("t", ("foo", SET, "3")),
+            "Unknown topic config name: foo; list all keys with `mqd config list`",
+        ),
+        (of("v", ("foo", SET, "3")), "The topic 'v' does not exist."),
+        (of("t", ("retention.ms", SET, None)), "Null value not supported for : retention.ms"),
+        (
+            of("t", ("retention.ms", APPEND, "5")),
+            "Can't APPEND to key retention.ms because its type is not LIST.",
+        ),
+    ],
+)
+def test_messages_begin_with_kafkas_sentence(resource: ResourceChanges, message: str) -> None:
+    """The sentences of Apache Kafka 4.3.1 for the same requests, except that Kafka accepts unknown
+    keys of brokers."""
+    op = AlterConfigs((resource,), CONFIG)
+    (row,) = replica_with_topic().run(decide_alter_configs, op)
+    assert row.error_message == message
+
+
 def test_set_and_delete() -> None:
     replica = replica_with_topic()
     alter(replica, of("t", ("retention.ms", SET, "9"), ("segment.bytes", SET, "2000000")))

@@ -102,19 +102,25 @@ async def test_a_group_has_its_own_value_or_the_node_s() -> None:
         (
             (HEARTBEAT, 0, "x"),
             ErrorCode.INVALID_CONFIG,
-            f"{HEARTBEAT}: 'x' is not a whole number; set it to 1 or more",
+            f"Invalid value x for configuration {HEARTBEAT}: Not a number of type INT; set it to a "
+            "whole number of at least 1",
         ),
         (
             ("consumer.zz", 0, "1"),
             ErrorCode.INVALID_CONFIG,
-            "Unknown group config name: consumer.zz",
+            "Unknown group config name: consumer.zz; choose from "
+            f"'{INTERVAL}', '{HEARTBEAT}', '{SESSION}'",
         ),
         (
             (SESSION, 2, "50000"),
             ErrorCode.INVALID_CONFIG,
-            f"APPEND requires a key of type list; {SESSION} is not one.",
+            f"Can't APPEND to key {SESSION} because its type is not LIST.",
         ),
-        ((SESSION, 0, None), ErrorCode.INVALID_REQUEST, f"These keys need a value: {SESSION}."),
+        (
+            (SESSION, 0, None),
+            ErrorCode.INVALID_REQUEST,
+            f"Null value not supported for : {SESSION}",
+        ),
     ],
 )
 async def test_invalid_configs_of_a_group_are_refused(
