@@ -12,11 +12,13 @@ import sys
 TYPE_CHECKING = False  # typing.TYPE_CHECKING without importing typing
 if TYPE_CHECKING:
     from argparse import Action, ArgumentParser, Namespace, _SubParsersAction
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from threading import Thread
     from typing import Any
 
+    from mqd.config import NodeConfig
     from mqd.node.signals import StopSignals
+    from mqd.security.client_listeners import ClientListener
 
 OK, FAILURE, USAGE = 0, 1, 2
 NODES_MAX = 9
@@ -338,6 +340,7 @@ def _run_node(options: Namespace, signals: StopSignals) -> int:
 
     from mqd import logs
     from mqd.config import NodeConfig, StartOptions, load_peers
+    from mqd.security.client_listeners import client_listeners
 
     peers = load_peers(options.peers)
     peers.require(options.node)
@@ -348,7 +351,8 @@ def _run_node(options: Namespace, signals: StopSignals) -> int:
     )
     logs.set_up(config.text("logging.level"))
     logs.warn_all((*peers.warnings, *config.warnings))
-    _check_advertised_host(peers.nodes[options.node].advertised_host)
+    config = config.of_node(peers, options.node)
+    _check_advertised_hosts(client_listeners(config, peers.nodes[options.node]), config)
 
     import trio
 
@@ -359,9 +363,7 @@ def _run_node(options: Namespace, signals: StopSignals) -> int:
     try:
         trio.run(
             daemon.main,
-            StartOptions(
-                peers, options.node, Path(options.data), config.of_node(peers, options.node)
-            ),
+            StartOptions(peers, options.node, Path(options.data), config),
             daemon.Seams(disk=disk, signals=signals),
         )
     except BaseExceptionGroup as group:
@@ -369,29 +371,42 @@ def _run_node(options: Namespace, signals: StopSignals) -> int:
     return OK
 
 
-def _check_advertised_host(host: str) -> Thread:
-    """Warn if this machine cannot resolve the advertised host. It is not an error: clients may use
-    another DNS. The check runs in a thread, so that a slow DNS does not delay the start.
+def _check_advertised_hosts(listeners: Iterable[ClientListener], config: NodeConfig) -> Thread:
+    """Warn of advertised hosts that this machine cannot resolve. It is not an error: clients may
+    use another DNS. The check runs in a thread, so that a slow DNS does not delay the start.
     """
     import socket
     from threading import Thread
 
     from mqd import logs
+    from mqd.config import Source
+
+    def key_of(host: str) -> str:
+        for key in ("advertised.listeners", "listeners"):
+            is_set = config.source(key) not in (Source.DEFAULT, Source.PEERS)
+            if is_set and any(host in entry for entry in config.strings(key)):
+                return key
+        return "advertised_host in the peers file"
+
+    names: dict[str, list[str]] = {}
+    for listener in listeners:
+        names.setdefault(listener.advertised_host, []).append(listener.name)
 
     def check() -> None:
-        try:
-            socket.getaddrinfo(host, None)
-        except (OSError, UnicodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            logs.warn_all(
-                [
-                    f"advertised_host {host!r} cannot be resolved ({reason}): clients that cannot "
-                    "resolve it cannot connect; correct it in the peers file, or add the name to "
-                    "the DNS"
-                ]
-            )
+        for host, named in names.items():
+            try:
+                socket.getaddrinfo(host, None)
+            except (OSError, UnicodeError) as error:
+                reason = error.strerror if isinstance(error, OSError) else error
+                logs.warn_all(
+                    [
+                        f"the advertised host {host!r} of {', '.join(named)} cannot be resolved "
+                        f"({reason}): clients that cannot resolve it cannot connect; correct "
+                        f"{key_of(host)}, or add the name to the DNS"
+                    ]
+                )
 
-    thread = Thread(target=check, name="advertised_host", daemon=True)
+    thread = Thread(target=check, name="advertised hosts", daemon=True)
     thread.start()
     return thread
 

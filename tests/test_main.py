@@ -267,9 +267,29 @@ def test_a_secret_that_others_can_read_gives_a_warning_at_the_start(
 
 
 @pytest.mark.parametrize(
+    ("settings", "hosts", "remedy"),
+    [
+        ([], ["mq1.exmaple.org"], "correct advertised_host in the peers file"),
+        (
+            [
+                "listeners=PLAINTEXT://127.0.0.1:0,EXTERNAL://127.0.0.1:0",
+                "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,EXTERNAL:PLAINTEXT",
+                "advertised.listeners=PLAINTEXT://a.invalid:9,EXTERNAL://b.invalid:9",
+            ],
+            ["a.invalid", "b.invalid"],
+            "correct advertised.listeners",
+        ),
+        (["listeners=PLAINTEXT://c.invalid:9"], ["c.invalid"], "correct listeners"),
+        (["listeners=PLAINTEXT://:9"], ["mq1.exmaple.org"], "correct advertised_host in the"),
+    ],
+)
+@pytest.mark.parametrize(
     "error", [None, OSError(-2, "Name or service not known"), UnicodeError("label too long")]
 )
-def test_an_advertised_host_that_cannot_be_resolved_is_reported_at_the_start(
+def test_advertised_hosts_that_cannot_be_resolved_are_reported_at_the_start(
+    settings: list[str],
+    hosts: list[str],
+    remedy: str,
     error: Exception | None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -287,7 +307,7 @@ def test_an_advertised_host_that_cannot_be_resolved_is_reported_at_the_start(
 
     async def fake(options: StartOptions, seams: daemon.Seams) -> None:
         for thread in threading.enumerate():
-            if thread.name == "advertised_host":
+            if thread.name == "advertised hosts":
                 await trio.to_thread.run_sync(thread.join)
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
@@ -295,14 +315,13 @@ def test_an_advertised_host_that_cannot_be_resolved_is_reported_at_the_start(
     monkeypatch.setattr("mqd.logs.set_up", lambda level: None)
     peers = tmp_path / "peers.toml"
     peers.write_text(PEERS + 'advertised_host = "mq1.exmaple.org"\n')
-    assert (
-        main(["start", "--peers", str(peers), "--node", "1", "--data", str(tmp_path / "data")])
-        == OK
-    )
-    assert requested == ["mq1.exmaple.org"]
-    lines = [line for line in caplog.messages if "advertised_host" in line]
-    assert len(lines) == (error is not None)
-    assert all("'mq1.exmaple.org' cannot be resolved" in line for line in lines)
+    arguments = ["start", "--peers", str(peers), "--node", "1", "--data", str(tmp_path / "data")]
+    assert main([*arguments, *(f"-o{each}" for each in settings)]) == OK
+    assert requested == hosts
+    lines = [line for line in caplog.messages if "cannot be resolved" in line]
+    assert len(lines) == (0 if error is None else len(hosts))
+    for line, host in zip(lines, hosts, strict=False):
+        assert f"the advertised host '{host}' of " in line and remedy in line
 
 
 @pytest.mark.parametrize("host", ["10.0.0.1", "0.0.0.0", "::", "mq1.example.org"])
