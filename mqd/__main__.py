@@ -67,20 +67,25 @@ def _parser() -> ArgumentParser:
         def parse_known_args(  # type: ignore[override]
             self, args: Sequence[str] | None = None, namespace: Namespace | None = None
         ) -> tuple[Namespace, list[str]]:
-            if self._subparsers is None and args:
+            if args:
                 self._check_options(args)
             return super().parse_known_args(args, namespace)
 
         def _check_options(self, arguments: Sequence[str]) -> None:
             """Exits for an unknown option, before argparse reports the one that is missing."""
+            known = self._option_string_actions
             for argument in arguments:
-                name = argument.partition("=")[0]
-                if argument == "--":
-                    return
-                if name.startswith("--") and name not in self._option_string_actions:
+                is_option = argument.startswith("-") and argument != "-"
+                if argument == "--" or (self._subparsers is not None and not is_option):
+                    return  # the parser of the command checks its own options
+                name = argument.partition("=")[0] if argument.startswith("--") else argument[:2]
+                if is_option and not name[1:].isdecimal() and name not in known:
                     from mqd.config import nearest
 
-                    close = nearest(name, self._option_string_actions)
+                    close = nearest(name, known)
+                    if not name.startswith("--"):
+                        same_letter = (each for each in known if each[1:].startswith(name.lower()))
+                        close = next(same_letter, None)
                     hint = "" if close is None else f". Did you mean '{close}'?"
                     self.error(f"no such option: '{name}'{hint}")
 

@@ -426,6 +426,12 @@ def test_the_configuration_imports_only_the_standard_library_and_base_modules() 
         (["start", "--confg", "x"], "no such option: '--confg'. Did you mean '--config'?"),
         (["start", "--pe=x"], "no such option: '--pe'. Did you mean '--peers'?"),
         (["dev", "--xyzzy"], "no such option: '--xyzzy'\n"),
+        (["--versoin"], "no such option: '--versoin'. Did you mean '--version'?"),
+        (["-V"], "no such option: '-V'. Did you mean '--version'?"),
+        (["start", "-x"], "no such option: '-x'\n"),
+        (["start", "-p"], "no such option: '-p'. Did you mean '--peers'?"),
+        (["storage", "--hlp"], "no such option: '--hlp'. Did you mean '--help'?"),
+        (["start", "-ox=1", "--node", "-1"], "are required: --peers, --data"),
     ],
 )
 def test_an_unknown_option_suggests_the_nearest(

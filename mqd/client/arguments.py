@@ -7,7 +7,7 @@ no group. `bool` does not count as a number, although it is an `int` in Python.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from numbers import Integral, Real
 from typing import Any
@@ -81,6 +81,28 @@ def check_callable(name: str, value: object) -> None:
     """A function, or None."""
     if value is not None and not callable(value):
         raise invalid_type(f"{name} is {shown(value)}", "give a function, or leave it out")
+
+
+def check_parameters(name: str, function: object, parameters: Sequence[str]) -> None:
+    """A function, or None, that accepts as many arguments as `parameters` has names."""
+    check_callable(name, function)
+    if function is None:
+        return
+    if isinstance(function, type):
+        raise invalid_type(f"{name} is a class", f"give an object: {function.__name__}()")
+    assert callable(function)
+    import inspect
+
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # a builtin may have none
+        return
+    try:
+        signature.bind(*parameters)
+    except TypeError:
+        listed = ", ".join(parameters)
+        message = f"{name} cannot be called with {len(parameters)} arguments"
+        raise invalid_type(message, f"give a function of ({listed})") from None
 
 
 def check_member(name: str, value: object, allowed: type[Enum]) -> None:

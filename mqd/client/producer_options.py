@@ -11,11 +11,11 @@ from mqd.client.arguments import (
     INT32_MAX,
     as_codec,
     check_above_zero,
-    check_callable,
     check_choice,
     check_flag,
     check_id,
     check_number,
+    check_parameters,
     check_whole,
 )
 from mqd.client.errors import InvalidValue
@@ -49,7 +49,8 @@ class SendingOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "codec", as_codec(self.codec))
-        check_callable("partitioner", self.partitioner)
+        parameters = ("topic", "key", "partitions", "available")
+        check_parameters("partitioner", self.partitioner, parameters)
         check_number("linger_ms", self.linger_ms, 0)
         check_whole("batch_bytes", self.batch_bytes, 1, limits.REQUEST_BYTES_MAX // 2)
         check_whole("buffer_bytes_max", self.buffer_bytes_max, 0, 2**63 - 1)

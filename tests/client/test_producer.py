@@ -751,6 +751,17 @@ async def test_an_exception_of_a_partitioner_reaches_the_caller(nursery: trio.Nu
         (TypeError, "idempotent is 1: give True or False", {"idempotent": 1}),
         (ValueError, "batch_bytes is 0: give a whole number from 1", {"batch_bytes": 0}),
         (TypeError, "partitioner is 'random': give a function", {"partitioner": "random"}),
+        (
+            TypeError,
+            r"partitioner is a class: give an object: RoundRobinPartitioner\(\)",
+            {"partitioner": RoundRobinPartitioner},
+        ),
+        (
+            TypeError,
+            r"partitioner cannot be called with 4 arguments: give a function of \(topic, key, "
+            r"partitions, available\)",
+            {"partitioner": lambda topic: 0},
+        ),
         (ValueError, "delivery_timeout_s is 0: give a number above 0", {"delivery_timeout_s": 0}),
         (ValueError, "unknown_topic_grace_s is nan", {"unknown_topic_grace_s": float("nan")}),
         (TypeError, "'compression' is not an option of open_", {"compression": "zstd"}),
