@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from mqctl.app import Settings
-from mqctl.outcomes import ListsByBroker
+from mqctl.outcomes import ListsByBroker, is_pattern
 from mqd.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ async def choose_groups(
     """
     from mqd.client.group_descriptions import EMPTY_STATES
 
-    patterns = [name for name in names if "*" in name or "?" in name]
+    patterns = [name for name in names if is_pattern(name)]
     chosen = {name: False for name in names if name not in patterns}
     if not patterns:
         return chosen, ListsByBroker({})

@@ -6,7 +6,8 @@ several brokers. Some of them may not respond.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from mqctl.app import PARTIAL, Failure, failure_of, print_error
@@ -17,6 +18,34 @@ if TYPE_CHECKING:
 
 ItemT = TypeVar("ItemT")
 _NAMED_MAX = 5
+
+
+def is_pattern(name: str) -> bool:
+    """Whether an argument is a pattern (* and ?) and not a name."""
+    return "*" in name or "?" in name
+
+
+def without_match(
+    kind: str, arguments: Iterable[str], names: Collection[str]
+) -> dict[str, ClientError]:
+    """For `finish`: the patterns among `arguments` that match none of `names`. `kind`: "topic" or
+    "group".
+    """
+    from mqd.client.errors import ClientError
+    from mqd.errors import ErrorCode
+
+    remedy = f"list the {kind}s with `mqctl {kind} list`"
+    return {
+        pattern: ClientError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if kind == "topic"
+            else ErrorCode.GROUP_ID_NOT_FOUND,
+            f"no {kind} matches {pattern!r}",
+            remedy=remedy,
+        )
+        for pattern in dict.fromkeys(arguments)
+        if is_pattern(pattern) and not any(fnmatchcase(name, pattern) for name in names)
+    }
 
 
 def finish(results: Mapping[Any, object]) -> None:

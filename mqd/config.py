@@ -384,6 +384,8 @@ class _Reader:
             )
         if option.status is Status.IGNORED:
             self.warnings.append(f"{where}{key} is ignored: {option.note}")
+        elif option.effective_maximum is not None and (loss := option.loss(value)) is not None:
+            self.warnings.append(f"{where}{key}: {loss}")
         if option.name == key:
             self.values[key] = value
             self.sources[key] = source
@@ -501,15 +503,20 @@ def validate_topic_configs(overrides: Mapping[str, str | None]) -> dict[str, Val
 
 
 def without_effect(options: Mapping[str, Option], overrides: Mapping[str, str]) -> str | None:
-    """A message that names the keys without effect whose value is not the default; None if there
-    are none. `overrides` must be valid.
+    """A message that names the keys without effect whose value is not the default, and values that
+    act as a smaller one; None if there are none. `overrides` must be valid.
     """
-    ignored = []
+    losses: dict[Status, list[str]] = {Status.IGNORED: [], Status.IMPLEMENTED: []}
     for name, text in sorted(overrides.items()):
         option = options[name]
-        if option.status is Status.IGNORED and option.parse(text) != option.default:
-            ignored.append(f"{name} ({option.note})")
-    return f"Accepted without effect: {', '.join(ignored)}." if ignored else None
+        loss = option.loss(option.parse(text))
+        if loss is not None:
+            losses[option.status].append(f"{name} ({loss})")
+    ignored, limited = losses[Status.IGNORED], losses[Status.IMPLEMENTED]
+    sentences = [f"Accepted without effect: {', '.join(ignored)}."] if ignored else []
+    if limited:
+        sentences.append(f"Accepted with less effect: {', '.join(limited)}.")
+    return " ".join(sentences) or None
 
 
 class _NodeKeys(NamedTuple):

@@ -102,6 +102,7 @@ def _option(
     valid: tuple[str, ...] = (),
     dynamic: bool = False,
     synonyms: tuple[tuple[str, int], ...] = (),
+    effective_maximum: int | None = None,
 ) -> Option:
     return Option(
         name,
@@ -116,6 +117,7 @@ def _option(
         valid,
         dynamic,
         synonyms,
+        effective_maximum,
     )
 
 
@@ -259,6 +261,7 @@ _TABLE: Final = (
         "Level at which the broker compresses with zstd",
         minimum=-131_072,
         maximum=22,
+        effective_maximum=limits.ZSTD_LEVEL_MAX,
         synonyms=(("compression.zstd.level", 1),),
     ),
     _node(

@@ -46,6 +46,8 @@ _UNITS: Final = ("bytes", "seconds", "minutes", "hours")
 """Last words of keys that are their unit."""
 IGNORED_BY_MQD: Final = "Ignored by mqd"
 """Prefix in the documentation of a key that may be set and has no effect."""
+LIMITED_BY_MQD: Final = "Limited by mqd: the largest effective value is "
+"""Prefix in the documentation of a key whose larger values act as a smaller one."""
 
 
 class Option(NamedTuple):
@@ -75,15 +77,30 @@ class Option(NamedTuple):
     """For a topic or group key: the node keys that supply its default, the first one that is set.
     Each has the factor to convert its unit.
     """
+    effective_maximum: int | None = None
+    """Larger values are permitted, and act as this one."""
 
     @property
     def documentation(self) -> str:
-        """The documentation in DescribeConfigs. A notice begins it if the key has no effect."""
-        return (
-            f"{IGNORED_BY_MQD}: {self.note}. {self.meaning}"
-            if self.status is Status.IGNORED
-            else self.meaning
-        )
+        """The documentation in DescribeConfigs. A notice begins it if the key, or a large value,
+        has no effect.
+        """
+        if self.status is Status.IGNORED:
+            return f"{IGNORED_BY_MQD}: {self.note}. {self.meaning}"
+        if self.effective_maximum is not None:
+            return f"{LIMITED_BY_MQD}{self.effective_maximum}. {self.meaning}"
+        return self.meaning
+
+    def loss(self, value: Value) -> str | None:
+        """How a value differs from its effect: the key has none, or a smaller value has the same.
+        None for the default, and for a value with its own effect.
+        """
+        if self.status is Status.IGNORED and value != self.default:
+            return self.note
+        limit = self.effective_maximum
+        if limit is not None and isinstance(value, int) and value > limit:
+            return f"{value} acts as {limit}"
+        return None
 
     @property
     def permitted(self) -> str:

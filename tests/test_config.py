@@ -217,6 +217,7 @@ def test_secrets_are_not_shown() -> None:
         ("retention.ms=1", ["a topic key", "log.retention.ms"]),
         ("remote.storage.enable=false", ["a topic key"]),
         ("num.io.threads=8", ["ignored", "one event loop"]),
+        ("compression.zstd.level=22", ["-o compression.zstd.level: 22 acts as 9"]),
         ("inter.broker.listener.name=SSL", ["ignored", "peer.ssl turns on TLS"]),
         ("listener.name.plaintext.num.io.threads=8", ["ignored"]),
         (

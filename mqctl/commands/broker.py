@@ -28,6 +28,7 @@ from mqctl.commands.move import (
     impossible_code,
     run_watching,
 )
+from mqctl.configs import shown_configs
 from mqctl.moving import print_impossible_moves
 from mqctl.outcomes import finish
 from mqctl.planning import MovePlan, plan_drain, plan_leaders
@@ -212,10 +213,10 @@ def describe(settings: Settings, broker_id: int) -> None:
             with in_time(
                 deadline, f"timed out while reading the configuration of broker {broker_id}"
             ):
-                described = await admin.describe_configs(resources)
+                described = await admin.describe_configs(resources, documentation=True)
         except ClientError as error:
             results[f"broker {broker_id}, configuration"] = error
-        config: dict[str, str | None] = {}
+        set_here: list[ConfigEntry] = []
         for entries in described.values():
             for entry in entries if not isinstance(entries, ClientError) else ():
                 if entry.source in (
@@ -223,7 +224,7 @@ def describe(settings: Settings, broker_id: int) -> None:
                     ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
                     ConfigSource.STATIC_BROKER_CONFIG,
                 ):
-                    config[entry.name] = entry.value
+                    set_here.append(entry)
         lagging = [
             str(tp)
             for tp, state in snapshot.partitions.items()
@@ -238,7 +239,7 @@ def describe(settings: Settings, broker_id: int) -> None:
         data = {
             **broker_row(snapshot, broker_id, log_dirs.get(broker_id)),
             "lagging": lagging,
-            "config": config,
+            **shown_configs(set_here, settings),
             "directories": directories,
         }
         return data, results

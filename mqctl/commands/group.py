@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mqctl import places, render
-from mqctl.app import Failure, LazyGroup, Settings, options, print_message, run, write
+from mqctl.app import LazyGroup, Settings, options, print_message, run, write
 from mqctl.groups import admin_of, by_topic, choose_groups, format_assignment, list_groups
-from mqctl.outcomes import ListsByBroker, finish
+from mqctl.outcomes import ListsByBroker, finish, without_match
 from mqctl.quantities import format_duration
 
 if TYPE_CHECKING:
@@ -128,11 +128,10 @@ def describe(settings: Settings, names: tuple[str, ...]) -> None:
 
     async def work(client: ClusterClient) -> tuple[Mapping[str, Any], ListsByBroker[ListedGroup]]:
         chosen, listed = await choose_groups(client, settings, names)
-        return await admin_of(client, settings).describe_groups(chosen), listed
+        unmatched = {} if listed.failed else without_match("group", names, chosen)
+        return {**await admin_of(client, settings).describe_groups(chosen), **unmatched}, listed
 
     results, listed = run(settings, work)
-    if not results and not listed.failed:
-        raise Failure("no group matches", remedy="list the groups with `mqctl group list`")
     from mqd.client.errors import ClientError
     from mqd.client.group_descriptions import REBALANCING_STATES
 

@@ -10,7 +10,7 @@ import click
 from mqctl import render
 from mqctl.app import Failure, Settings, confirm, options, print_message, run
 from mqctl.groups import admin_of, by_topic, choose_groups, format_assignment
-from mqctl.outcomes import finish
+from mqctl.outcomes import finish, without_match
 from mqctl.planning import parse_partition
 from mqd.errors import some_of
 from mqd.types import TopicPartition
@@ -162,10 +162,13 @@ def delete(settings: Settings, names: tuple[str, ...], yes: bool, if_exists: boo
         if if_exists and error is not None and error.code is ErrorCode.GROUP_ID_NOT_FOUND:
             print_message(f"Group {name!r} does not exist.")
             results[name] = None
-    if not chosen and not if_exists and not listed.failed:
-        raise Failure("no group matches", remedy="list the groups with `mqctl group list`")
-    settings.show(DELETED, rows)
-    finish(listed.with_failures(results))
+    unmatched = {} if listed.failed else without_match("group", names, chosen)
+    if if_exists:
+        for missing in unmatched.values():
+            print_message(missing.message)
+        unmatched = {}
+    settings.show_found(DELETED, rows)
+    finish(listed.with_failures({**results, **unmatched}))
 
 
 @click.command("delete-offsets")

@@ -22,7 +22,7 @@ from mqctl.app import (
     run,
     write,
 )
-from mqctl.outcomes import finish
+from mqctl.outcomes import finish, is_pattern, without_match
 from mqd.errors import some_of
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ def describe(settings: Settings, names: tuple[str, ...]) -> None:
     \b
     mqctl topic describe orders
     """
-    results = run(settings, lambda client: _describe(client, names, settings.timeout_s))
+    results = run(settings, lambda client: _describe(client, settings, names))
     found = [outcome for outcome in results.values() if isinstance(outcome, dict)]
     if settings.output == "table":
         for index, each in enumerate(found):
@@ -242,14 +242,15 @@ def describe(settings: Settings, names: tuple[str, ...]) -> None:
 
 
 async def _describe(
-    client: ClusterClient, names: tuple[str, ...], timeout_s: float
+    client: ClusterClient, settings: Settings, names: tuple[str, ...]
 ) -> dict[str, Any]:
+    from mqctl.configs import shown_configs
     from mqd.client.admin import Admin
     from mqd.client.descriptions import EARLIEST, LATEST, ConfigSource, Resource, ResourceType
     from mqd.client.errors import ClientError
     from mqd.types import TopicPartition
 
-    admin = Admin(client, timeout_s=timeout_s)
+    admin = Admin(client, timeout_s=settings.timeout_s)
     results: dict[str, Any] = dict(await admin.describe_topics(names))
     topics: list[TopicInfo] = [
         each for each in results.values() if not isinstance(each, ClientError)
@@ -263,23 +264,21 @@ async def _describe(
     beginnings = await admin.list_offsets(dict.fromkeys(led, EARLIEST))
     ends = await admin.list_offsets(dict.fromkeys(led, LATEST))
     configs = await admin.describe_configs(
-        [Resource(ResourceType.TOPIC, each.name) for each in topics]
+        [Resource(ResourceType.TOPIC, each.name) for each in topics], documentation=True
     )
     for each in topics:
         entries = configs[Resource(ResourceType.TOPIC, each.name)]
-        changed = {}
-        if not isinstance(entries, ClientError):
-            changed = {
-                entry.name: entry.value
-                for entry in entries
-                if entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG
-            }
+        changed = [
+            entry
+            for entry in (() if isinstance(entries, ClientError) else entries)
+            if entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG
+        ]
         results[each.name] = {
             "topic": each.name,
             "topic_id": str(each.topic_id) if each.topic_id.int else None,
             "internal": each.internal,
             "replication_factor": each.replication_factor,
-            "config": changed,
+            **shown_configs(changed, settings),
             "partitions": [
                 {
                     "partition": one.partition,
@@ -319,11 +318,7 @@ def delete(settings: Settings, names: tuple[str, ...], yes: bool, if_exists: boo
     mqctl topic delete 'test-*'      shows the topics that match, and asks for confirmation
     """
     chosen = run(settings, lambda client: _choose(client, names, settings.timeout_s))
-    if not chosen and not if_exists:
-        raise Failure(
-            f"no topic matches {' '.join(map(repr, names))}",
-            remedy="list the topics with `mqctl topic list`",
-        )
+    unmatched = without_match("topic", names, chosen)
     if chosen:
         confirm(
             f"This permanently deletes {len(chosen)} topic(s) and all their records: "
@@ -344,15 +339,21 @@ def delete(settings: Settings, names: tuple[str, ...], yes: bool, if_exists: boo
         if if_exists and error is not None and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             print_message(f"Topic {name!r} does not exist.")
             results[name] = None
-    settings.show((render.Column("topic", "TOPIC"), render.Column("deleted", "DELETED")), rows)
-    finish(results)
+    if if_exists:
+        for missing in unmatched.values():
+            print_message(missing.message)
+        unmatched = {}
+    settings.show_found(
+        (render.Column("topic", "TOPIC"), render.Column("deleted", "DELETED")), rows
+    )
+    finish({**results, **unmatched})
 
 
 async def _choose(client: ClusterClient, names: tuple[str, ...], timeout_s: float) -> list[str]:
     """The named topics, then those that match a pattern, once each."""
     from mqd.client.admin import Admin
 
-    patterns = [name for name in names if "*" in name or "?" in name]
+    patterns = [name for name in names if is_pattern(name)]
     chosen = dict.fromkeys(name for name in names if name not in patterns)
     if patterns:
         for each in await Admin(client, timeout_s=timeout_s).list_topics():

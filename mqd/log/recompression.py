@@ -17,7 +17,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import KIB, RECOMPRESSED_BATCH_BYTES_MAX
+from mqd.limits import KIB, RECOMPRESSED_BATCH_BYTES_MAX, ZSTD_LEVEL_MAX
 from mqd.log.decompression import Decompression, bytes_max
 from mqd.protocol.batch import (
     ATTRIBUTES_POSITION,
@@ -39,10 +39,6 @@ PRODUCER: Final = "producer"
 """The `compression.type` that stores batches unchanged."""
 _CODECS: Final = {codec.name.lower(): codec for codec in Codec} | {"uncompressed": Codec.NONE}
 _SMALL_BYTES: Final = 16 * KIB
-_ZSTD_LEVEL_MAX: Final = 9
-"""Higher levels of zstd compress as this one: 30 MB/s, and 16 MiB for the encoder. Level 22 needs
-30 times as long and 180 MiB, and makes the result some percent smaller.
-"""
 _LENGTH: Final = Struct(">i").pack_into
 _LENGTH_POSITION: Final = 8
 _ATTRIBUTES: Final = Struct(">h").pack_into
@@ -171,6 +167,6 @@ def _level(codec: Codec, config: LogConfig) -> int | None:
     levels = {
         Codec.GZIP: config.compression_gzip_level,
         Codec.LZ4: config.compression_lz4_level,
-        Codec.ZSTD: min(config.compression_zstd_level, _ZSTD_LEVEL_MAX),
+        Codec.ZSTD: min(config.compression_zstd_level, ZSTD_LEVEL_MAX),
     }
     return levels.get(codec)

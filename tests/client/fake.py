@@ -251,6 +251,11 @@ class FakePartition:
         return [record.value for batch in self.batches for record in iterate_records(batch)]
 
 
+CONFIG_NOTICES = {
+    "preallocate": "Ignored by mqd: no use. ",
+    "background.threads": "Ignored by mqd: no use. ",
+    "compression.zstd.level": "Limited by mqd: the largest effective value is 9. ",
+}
 GROUP_DEFAULTS = {"consumer.heartbeat.interval.ms": "5000", "consumer.session.timeout.ms": "45000"}
 
 
@@ -694,9 +699,7 @@ class FakeBroker(FakeCoordinator):
                     "name": name,
                     "value": values[name],
                     "config_source": source if name in changed else 5,
-                    "documentation": f"Ignored by mqd: no use. About {name}"
-                    if name == "preallocate"
-                    else f"about {name}",
+                    "documentation": f"{CONFIG_NOTICES.get(name, '')}about {name}",
                 }
                 for name in wanted
             ]

@@ -125,9 +125,12 @@ def test_topics_are_deleted_by_pattern(mqctl: Callable[..., Ran], served: Loopba
         {"topic": "test-2", "deleted": True},
     ]
     ran = mqctl("topic", "delete", "test-*", "--yes")
-    assert ran.code == 1 and "no topic matches 'test-*'" in ran.err
+    assert ran.code == 1 and "error: no topic matches 'test-*'" in ran.err and ran.out == ""
     ran = mqctl("topic", "delete", "test-*", "--yes", "--if-exists", "-o", "json")
-    assert ran.code == 0 and ran.data == []
+    assert ran.code == 0 and ran.data == [] and ran.err == "no topic matches 'test-*'\n"
+    ran = mqctl("topic", "delete", "other", "test-*", "--yes", "-o", "json")
+    assert ran.code == 3 and ran.data == [{"topic": "other", "deleted": True}]
+    assert ran.err.startswith("error: no topic matches 'test-*'\n  list the topics with")
 
 
 def test_topic_trim(mqctl: Callable[..., Ran], served: Loopback, tmp_path: Path) -> None:
@@ -207,7 +210,9 @@ def test_json_is_written_also_for_errors(mqctl: Callable[..., Ran], served: Loop
 def test_topic_config(mqctl: Callable[..., Ran], served: Loopback) -> None:
     served.inside(lambda: served.cluster.add_topic("a"))
     ran = mqctl("topic", "config", "set", "a", "retention.ms=5", "-o", "json")
-    assert ran.data == [{"name": "retention.ms", "value": "5", "source": "dynamic_topic"}]
+    assert ran.data == [
+        {"name": "retention.ms", "value": "5", "source": "dynamic_topic", "has_effect": True}
+    ]
     assert mqctl("topic", "config", "append", "a", "cleanup.policy=delete,compact").code == 0
     assert mqctl("topic", "config", "subtract", "a", "cleanup.policy=delete").code == 0
     rows = mqctl("topic", "config", "get", "a", "--changed", "-o", "json").data
@@ -218,10 +223,16 @@ def test_topic_config(mqctl: Callable[..., Ran], served: Loopback) -> None:
     assert mqctl("topic", "config", "unset", "a", "retention.ms").code == 0
     ran = mqctl("topic", "config", "get", "a", "retention.ms", "typo", "--explain")
     assert (
-        "604800000" in ran.out
+        ran.code == 3
+        and "604800000" in ran.out
         and "about retention.ms" in ran.out
-        and "no configuration key 'typo'" in ran.err
+        and ran.err
+        == "error: Topic config 'typo' does not exist.\n"
+        "  list the keys with `mqctl topic config get a`\n"
     )
+    ran = mqctl("topic", "config", "get", "a", "typo", "-o", "json")
+    assert ran.code == 1
+    assert ran.data["errors"][0]["message"] == "Topic config 'typo' does not exist."
     ran = mqctl("topic", "config", "set", "a", "x=bad")
     assert ran.code == 1 and ran.err.startswith("error: topic 'a': a bad value\n  list its keys")
     assert mqctl("topic", "config", "set", "a", "novalue").code == 2
@@ -242,6 +253,28 @@ def test_setting_a_key_without_effect_prints_a_warning(
     assert ran.code == 0 and ran.err == warning
     assert mqctl("topic", "config", "set", "b", "retention.ms=7").err == ""
     assert mqctl("topic", "config", "unset", "b", "preallocate").err == ""
+    ran = mqctl("topic", "config", "set", "b", "compression.zstd.level=22")
+    assert ran.code == 0 and ran.err == "warning: compression.zstd.level=22 acts as 9\n"
+    assert mqctl("topic", "config", "set", "b", "compression.zstd.level=9").err == ""
+
+
+def test_values_without_effect_are_marked(mqctl: Callable[..., Ran], served: Loopback) -> None:
+    served.inside(lambda: served.cluster.add_topic("a"))
+    pairs = ("preallocate=true", "compression.zstd.level=22", "retention.ms=5")
+    assert mqctl("topic", "config", "set", "a", *pairs).code == 0
+    for command in (["topic", "config", "get", "a"], ["topic", "describe", "a"]):
+        out = mqctl(*command).out
+        assert "true (no effect)" in out and "22 (acts as 9)" in out and "5 (" not in out, command
+    (described,) = mqctl("topic", "describe", "a", "-o", "json").data
+    assert described["config"]["preallocate"] == "true"
+    assert described["without_effect"] == ["preallocate"]
+    rows = mqctl("topic", "config", "get", "a", "-o", "json").data
+    assert [row["name"] for row in rows if not row["has_effect"]] == ["preallocate"]
+    served.cluster.configs[4, "1"] = {"background.threads": "4"}
+    assert "4 (no effect)" in mqctl("broker", "describe", "1").out
+    described = mqctl("broker", "describe", "1", "-o", "json").data
+    assert described["config"] == {"background.threads": "4"}
+    assert described["without_effect"] == ["background.threads"]
 
 
 def test_produce_and_consume(mqctl: Callable[..., Ran], served: Loopback, tmp_path: Path) -> None:

@@ -231,7 +231,11 @@ def test_groups_are_deleted_by_pattern_after_they_were_shown(
         assert mqctl("group", "delete", "many-0?", "-y").code == 1
     for arguments in (["delete", "none*", "-y"], ["describe", "none*"]):
         ran = mqctl("group", *arguments)
-        assert ran.code == 1 and "no group matches" in ran.err, arguments
+        assert ran.code == 1 and "error: no group matches 'none*'" in ran.err, arguments
+    for command in (["describe"], ["delete", "-y"]):
+        ran = mqctl("group", command[0], *command[1:], "g", "none*", "-o", "json")
+        assert ran.code == 3 and "error: no group matches 'none*'\n  list the" in ran.err, command
+        assert [row["group"] for row in ran.data] == ["g"]
     assert mqctl("group", "delete", "none*", "-y", "--if-exists").code == 0
 
 
@@ -317,15 +321,18 @@ def test_group_config(mqctl: Mqctl, served: Loopback) -> None:
     assert "dry run" in mqctl("group", "config", "set", "g", f"{key}=9", "--dry-run").err
     assert mqctl("group", "config", "get", "g", "--changed", "-o", "json").data == []
     ran = mqctl("group", "config", "set", "g", f"{key}=60000", "-o", "json")
-    assert ran.data == [{"name": key, "value": "60000", "source": "dynamic_group"}]
+    assert ran.data == [
+        {"name": key, "value": "60000", "source": "dynamic_group", "has_effect": True}
+    ]
     assert [
         row["name"] for row in mqctl("group", "config", "get", "g", "--changed", "-o", "json").data
     ] == [key]
     assert mqctl("group", "config", "get", "other", "--changed", "-o", "json").data == []
     ran = mqctl("group", "config", "unset", "g", key, "-o", "json")
-    assert ran.data == [{"name": key, "value": "45000", "source": "default"}]
+    assert ran.data == [{"name": key, "value": "45000", "source": "default", "has_effect": True}]
     ran = mqctl("group", "config", "get", "g", key, "typo", "--explain")
-    assert f"about {key}" in ran.out and "group 'g' has no configuration key 'typo'" in ran.err
+    assert ran.code == 3 and f"about {key}" in ran.out
+    assert "error: Group config 'typo' does not exist.\n" in ran.err
     ran = mqctl("group", "config", "set", "g", f"{key}=bad")
     assert (
         ran.code == 1

@@ -320,6 +320,11 @@ async def test_keys_without_effect_are_marked_where_they_are_set(
         assert await changed(
             node, TOPIC, "t", ("retention.ms", "5"), ("compression.type", "zstd")
         ) == (0, None)
+        assert await changed(node, TOPIC, "t", ("compression.zstd.level", "22")) == (
+            0,
+            "Accepted with less effect: compression.zstd.level (22 acts as 9).",
+        )
+        assert await changed(node, TOPIC, "t", ("compression.zstd.level", "9")) == (0, None)
         assert await changed(node, TOPIC, "u", ("preallocate", "true"), ("retention.ms", "5")) == (
             0,
             note,
@@ -335,6 +340,7 @@ async def test_keys_without_effect_are_marked_where_they_are_set(
         assert [
             line.split(" message=")[0] for line in caplog.messages if "without effect" in line
         ] == [
+            "configuration keys without effect topic=t",
             "configuration keys without effect topic=t",
             "configuration keys without effect topic=u",
             "configuration keys without effect broker=all",
