@@ -1,7 +1,8 @@
 """The syntax of expressions of Java (`java.util.regex.Pattern`). Pure.
 
-Only the syntax is checked, in linear time; nothing is matched. XX: Java also refuses a lookbehind
-of unbounded length, and a block or script that does not exist; it ignores comments after `(?x)`.
+Only the syntax is checked, in linear time; nothing is matched (java_translation.py can). XX: Java
+also refuses a lookbehind of unbounded length, and a block or script that does not exist; it ignores
+comments after `(?x)`.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ def check_java_pattern(text: str) -> None:
     while position < len(text):
         character = text[position]
         if character == "\\":
-            position, _ = _escape(text, position, names)
+            position, _ = read_escape(text, position, names)
             may_repeat = True
         elif character == "[":
             position, may_repeat = _character_class(text, position), True
         elif character == "(":
-            position, name, opens = _group(text, position)
+            position, name, opens = group_start(text, position)
             if name is not None:
                 if name in names:
                     raise ValueError(f"group {name!r} is defined twice")
@@ -61,7 +62,7 @@ def check_java_pattern(text: str) -> None:
         elif character in "*+?{":
             if character != "{" and not may_repeat:
                 raise ValueError(f"dangling meta character {character!r}")
-            position = _repeat(text, position) if character == "{" else position + 1
+            position = repeat_end(text, position) if character == "{" else position + 1
             if text[position : position + 1] in ("?", "+"):
                 position += 1
             may_repeat = False
@@ -71,7 +72,7 @@ def check_java_pattern(text: str) -> None:
         raise ValueError("unclosed group")
 
 
-def _group(text: str, position: int) -> tuple[int, str | None, bool]:
+def group_start(text: str, position: int) -> tuple[int, str | None, bool]:
     """The position after the start of a group, its name, and whether it must be closed."""
     position += 1
     if text[position : position + 1] != "?":
@@ -82,7 +83,8 @@ def _group(text: str, position: int) -> tuple[int, str | None, bool]:
     return found.end(), found[1], not found[0].endswith(")")
 
 
-def _repeat(text: str, position: int) -> int:
+def repeat_end(text: str, position: int) -> int:
+    """The position after `{1,2}`."""
     found = _REPEAT.match(text, position)
     if found is None:
         raise ValueError("illegal repetition")
@@ -129,11 +131,11 @@ def _range(text: str, position: int) -> int:
 def _class_character(text: str, position: int) -> tuple[int, int | None]:
     """The position after one member of a class, and its code point if it is one character."""
     if text[position] == "\\":
-        return _escape(text, position, None)
+        return read_escape(text, position, None)
     return position + 1, ord(text[position])
 
 
-def _escape(text: str, position: int, names: set[str] | None) -> tuple[int, int | None]:
+def read_escape(text: str, position: int, names: set[str] | None) -> tuple[int, int | None]:
     """The position after an escape, and its code point if it is one character.
 
     `names`: the groups so far; None in a character class.

@@ -23,7 +23,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset(
         {
             *("__init__", "types", "errors", "limits", "usage", "peers", "logs", "file_modes"),
-            *("memory_plan", "topic_names", "client_metrics", "java_pattern"),
+            *("memory_plan", "topic_names", "client_metrics", "java_pattern", "java_translation"),
             *("config", "config_file", "options", "option_table", "option_listing"),
         }
     ),

@@ -1,7 +1,8 @@
 """From the name in a client's certificate to its principal: `ssl.principal.mapping.rules`. A core.
 
 A rule is `RULE:pattern/replacement/` with an optional L or U (lower or upper case), or DEFAULT. The
-first rule whose pattern matches the whole name decides, as in Kafka's SslPrincipalMapper.
+first rule whose pattern matches the whole name decides. Then each match in the name is replaced.
+Patterns and replacements have the syntax of Java, as in Kafka's SslPrincipalMapper.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import re
 from dataclasses import dataclass
 
 from mqd.config import ConfigError
+from mqd.java_translation import compile_java_pattern
 from mqd.security.distinguished_name import subject_of
 from mqd.security.principal import ANONYMOUS, USER, Principal
 
 _RULE = re.compile(r"\s*(?:(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?))\s*(?:,|$)")
+_REFERENCE = re.compile(r"\$([0-9]+)|\$(?:\{(\w+)\})?|\\(.)")
 _RULES_LENGTH_MAX = 8192
 
 
@@ -28,11 +31,23 @@ class _Rule:
         """The short name. None if the rule does not match."""
         if self.pattern is None:
             return name
-        found = self.pattern.fullmatch(name)
-        if found is None:
+        if self.pattern.fullmatch(name) is None:
             return None
-        result = found.expand(self.replacement)
+        result = _replace_all(self.pattern, self.replacement, name)
         return {"L": result.lower(), "U": result.upper()}.get(self.case, result)
+
+
+def _replace_all(pattern: re.Pattern[str], template: str, text: str) -> str:
+    """Java's `replaceAll`: unlike in `re.sub`, the search after an empty match begins one character
+    later.
+    """
+    parts: list[str] = []
+    copied = start = 0
+    while start <= len(text) and (found := pattern.search(text, start)) is not None:
+        parts += (text[copied : found.start()], found.expand(template))
+        copied = found.end()
+        start = copied + (found.start() == copied)
+    return "".join(parts) + text[copied:]
 
 
 class PrincipalMapping:
@@ -76,31 +91,44 @@ def _parse(text: str) -> list[_Rule]:
             rules.append(_Rule(None))
             continue
         try:
-            compiled = re.compile(pattern)
-            template = _template(replacement, compiled.groups)
-        except re.error as error:
+            compiled = compile_java_pattern(pattern)
+            template = _template(replacement, compiled)
+        except ValueError as error:
             raise ConfigError(
-                f"ssl.principal.mapping.rules: `{pattern}` is not a regular expression: {error}"
+                f"ssl.principal.mapping.rules: `{pattern}/{replacement}` is not a regular "
+                f"expression of Java with its replacement: {error}"
             ) from None
         rules.append(_Rule(compiled, template, case))
     return rules
 
 
-def _template(replacement: str, groups: int) -> str:
+def _template(replacement: str, pattern: re.Pattern[str]) -> str:
     """Java's `$1` as Python's `\\g<1>`. As in Kafka, `$` is literal before a number without a
-    group.
+    group. Raises ValueError.
     """
     parts: list[str] = []
     position = 0
-    for found in re.finditer(r"\$(\d)|\\(.)", replacement):
-        parts.append(replacement[position : found.start()].replace("\\", r"\\"))
+    for found in _REFERENCE.finditer(replacement):
+        parts.append(replacement[position : found.start()])
         position = found.end()
-        digit, escaped = found.groups()
-        if digit is None:
+        digits, name, escaped = found.groups()
+        if escaped is not None:
             parts.append(escaped.replace("\\", r"\\"))
-        elif 0 <= int(digit) <= groups:
-            parts.append(f"\\g<{digit}>")
+        elif digits is not None:
+            parts.append(_number_reference(digits, pattern.groups))
+        elif name in pattern.groupindex:
+            parts.append(f"\\g<{name}>")
         else:
-            parts.append(f"${digit}")
-    parts.append(replacement[position:].replace("\\", r"\\"))
+            raise ValueError(f"'{found[0]}' in the replacement is no group; write \\$ for a dollar")
+    parts.append(replacement[position:])
     return "".join(parts)
+
+
+def _number_reference(digits: str, groups: int) -> str:
+    """Java takes as many digits as give a group."""
+    if int(digits[0]) > groups:
+        return f"${digits}"
+    end = 1
+    while end < len(digits) and int(digits[: end + 1]) <= groups:
+        end += 1
+    return f"\\g<{digits[:end]}>{digits[end:]}"

@@ -33,6 +33,12 @@ KAFKAS_RULES = (
         (KAFKAS_RULES, "OU=JavaSoft,O=Sun Microsystems,CN=duke", "DUKE"),
         (KAFKAS_RULES, "OU=JavaSoft", "OU=JavaSoft"),
         ("RULE:^CN=([^,]+),.*$/\\$$1$9/", "CN=a,O=b", "$a$9"),
+        (r"RULE:^CN=(\p{Alpha}+).*$/$1/L,DEFAULT", "CN=Alice,O=b", "alice"),
+        (r"RULE:^CN=(\p{Alpha}+).*$/$1/L,DEFAULT", "CN=1,O=b", "CN=1,O=b"),
+        ("RULE:^CN=(?<name>[a-z]+).*$/${name}-$1/,DEFAULT", "CN=alice,O=b", "alice-alice"),
+        ("RULE:CN=(.)(.*)/$12/", "CN=ab", "a2"),
+        ("RULE:(.*)/$1@x/", "CN=a", "CN=a@x@x"),
+        ("RULE:.*?/-/", "CN", "-C-N-"),
         ("RULE:^CN=(.*?)\\/x.*$/$1/,DEFAULT", "CN=a/x", "a"),
     ],
 )
@@ -41,7 +47,11 @@ def test_the_first_matching_rule_gives_the_name(rules: str, name: str, expected:
 
 
 @pytest.mark.parametrize(
-    "rules", ["default", "DEFAUL", "RULE:", "RULE:CN=(.*)/$1", "RULE:(/a/", "DEFAULT x"]
+    "rules",
+    [
+        *("default", "DEFAUL", "RULE:", "RULE:CN=(.*)/$1", "RULE:(/a/", "DEFAULT x"),
+        *("RULE:(.*)/$x/", "RULE:(.*)/$/", "RULE:(.*)/${n}/", r"RULE:\p{IsGreek}/a/"),
+    ],
 )
 def test_invalid_rules_are_refused(rules: str) -> None:
     with pytest.raises(ConfigError, match=r"ssl\.principal\.mapping\.rules"):
