@@ -14,6 +14,14 @@ Value = bool | int | float | str | tuple[str, ...] | None
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
+_BLANKS: Final = "".join(map(chr, range(33)))
+
+
+def java_trim(text: str) -> str:
+    """Java's `trim`, as Kafka applies it to each value: not to blanks of other scripts, which a
+    password may have.
+    """
+    return text.strip(_BLANKS)
 
 
 class OptionType(IntEnum):
@@ -146,7 +154,7 @@ class Option(NamedTuple):
         """
         if self.type is LIST:
             return self._parse_list(text)
-        text = text.strip() if self.type is not PASSWORD else text
+        text = java_trim(text) if self.type is PASSWORD else text.strip()
         if self.type is BOOLEAN:
             if text.lower() not in ("true", "false"):
                 raise self._invalid(text, "Expected value to be either true or false")

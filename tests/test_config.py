@@ -94,7 +94,7 @@ def test_keys_that_operators_of_kafka_know_are_in_the_table() -> None:
         ("log.cleanup.policy", "", ()),
         ("compression.gzip.level", "-1", -1),
         ("compression.type", "zstd", "zstd"),
-        ("ssl.key.password", " kept as it is ", " kept as it is "),
+        ("ssl.key.password", " in the middle ", "in the middle"),
     ],
 )
 def test_text_becomes_a_typed_value(name: str, text: str, value: Value) -> None:
@@ -195,6 +195,12 @@ def test_the_configuration_returns_the_values_of_the_peers_file() -> None:
     assert len(config.warnings) == 1
     listeners = load("listeners=SSL://:9999").of_node(peers, 7)["listeners"]
     assert listeners == ("SSL://:9999",)
+
+
+def test_a_password_is_trimmed_as_in_java() -> None:
+    for name in ("ssl.keystore.password", "ssl.key.password", "ssl.truststore.password"):
+        assert load(f"{name}=\t change it \x01")[name] == "change it"
+        assert load(f"{name}=a\u00a0")[name] == "a\u00a0"
 
 
 def test_secrets_are_not_shown() -> None:

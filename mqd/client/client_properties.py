@@ -18,7 +18,7 @@ from mqd.client.token_sources import (
     unsigned_token,
 )
 from mqd.config_file import parse_properties
-from mqd.options import ConfigError
+from mqd.options import ConfigError, java_trim
 from mqd.security.jaas import parse_login_module
 
 PREFIXES: Final = ("sasl.", "ssl.", "security.protocol", "enable.sasl.", "enable.ssl.")
@@ -48,6 +48,8 @@ _IGNORED: Final = frozenset(
 )
 """Keys of Java that change nothing here; also by their prefixes below."""
 _IGNORED_PREFIXES: Final = ("sasl.kerberos.", "sasl.login.refresh.", "sasl.login.retry.")
+_NOT_TRIMMED: Final = frozenset({"sasl.username", "sasl.password"})
+"""Keys of librdkafka with any text. Kafka trims the values of all its keys."""
 _STORE_TYPES: Final = ("PEM", "PKCS12")
 
 
@@ -96,7 +98,11 @@ class _Reader:
     """Takes properties one by one, so that unknown ones are left."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
-        self.left = {key: text for key, text in properties.items() if is_security_key(key)}
+        self.left = {
+            key: text if key in _NOT_TRIMMED else java_trim(text)
+            for key, text in properties.items()
+            if is_security_key(key)
+        }
         self.known: list[str] = []
         """All keys that were taken, whether they are set or not."""
 
@@ -188,8 +194,8 @@ def _tls(reader: _Reader) -> dict[str, Any]:
         ),
         "key": _file_or_pem(reader, ("ssl.key.location",), ("ssl.keystore.key", "ssl.key.pem")),
         "key_password": reader.first("ssl.key.password", "ssl.keystore.password"),
-        "protocols": tuple(filter(None, reader.take("ssl.enabled.protocols").split(","))),
-        "cipher_suites": tuple(filter(None, reader.take("ssl.cipher.suites").split(","))),
+        "protocols": _list(reader.take("ssl.enabled.protocols")),
+        "cipher_suites": _list(reader.take("ssl.cipher.suites")),
     }
     kept = {name: value for name, value in found.items() if value}
     is_checked = algorithm.strip().lower() not in ("", "none")
@@ -199,6 +205,10 @@ def _tls(reader: _Reader) -> dict[str, Any]:
             "set ssl.ca.location to the certificate of your CA",
         )
     return kept if is_checked else {**kept, "check_host_name": False}
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, map(str.strip, text.split(","))))
 
 
 def _file_or_pem(

@@ -15,6 +15,7 @@ from typing import Final
 
 from mqd.config import ConfigError, NodeConfig, Value
 from mqd.option_table import OPTIONS
+from mqd.options import INT_MAX
 from mqd.security.jaas import (
     OAUTHBEARER_MODULE,
     PLAIN_MODULE,
@@ -79,7 +80,9 @@ class SaslOptions:
     max_reauth_ms: Mapping[str, int]
     """`connections.max.reauth.ms` of each mechanism. 0: no limit."""
     receive_bytes_max: int
-    """The largest frame before the end of the authentication."""
+    """The largest frame before the end of the authentication. It may be larger than
+    `socket.request.max.bytes`, which also applies.
+    """
     failure_delay_ms: int
     """How long a failed login waits for its response."""
     token_rules: TokenRules
@@ -107,6 +110,7 @@ def sasl_options(config: NodeConfig, listener: str) -> SaslOptions:
     modules = {each: _login_module(config, listener, each) for each in mechanisms}
     plain = modules.get(PLAIN)
     rules = _token_rules(config, listener)
+    receive_bytes_max = own.integer("sasl.server.max.receive.size")
     return SaslOptions(
         listener=listener,
         mechanisms=mechanisms,
@@ -116,7 +120,7 @@ def sasl_options(config: NodeConfig, listener: str) -> SaslOptions:
             each: _integer(_setting(config, listener, each, "connections.max.reauth.ms"))
             for each in mechanisms
         },
-        receive_bytes_max=own.integer("sasl.server.max.receive.size"),
+        receive_bytes_max=INT_MAX if receive_bytes_max == -1 else receive_bytes_max,
         failure_delay_ms=own.integer("connection.failed.authentication.delay.ms"),
         token_rules=rules,
         key_set=_key_set(config, listener, rules) if OAUTHBEARER in modules else None,

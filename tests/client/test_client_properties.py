@@ -54,6 +54,28 @@ def test_names_of_kafka_and_of_librdkafka() -> None:
     assert security_of({}).protocol == "PLAINTEXT"
 
 
+def test_values_are_trimmed_as_in_kafka() -> None:
+    found = security_of(
+        {
+            "security.protocol": "SASL_SSL \t",
+            "ssl.truststore.location": " /ca.p12 ",
+            "ssl.truststore.type": "PKCS12 ",
+            "ssl.truststore.password": "changeit  ",
+            "ssl.enabled.protocols": "TLSv1.2, TLSv1.3",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "u",
+            "sasl.password": "with a blank ",
+        }
+    )
+    assert (found.protocol, found.ca, found.ca_password) == (
+        "SASL_SSL",
+        Path("/ca.p12"),
+        "changeit",
+    )
+    assert found.protocols == ("TLSv1.2", "TLSv1.3")
+    assert found.password == "with a blank "
+
+
 def test_a_file_and_its_content_are_not_set_at_once() -> None:
     with pytest.raises(InvalidValue, match="both set: remove one of them"):
         security_of(

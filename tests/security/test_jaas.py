@@ -101,10 +101,11 @@ def test_no_message_contains_a_part_of_a_value(damaged: tuple[list[str], str]) -
     values, text = damaged
     key = "listener.name.x.plain.sasl.jaas.config"
     mechanisms = {"sasl.enabled.mechanisms": "PLAIN"}
+    protocol = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}
     messages = [
         _problem(lambda: parse_login_module(text)),
         _problem(lambda: sasl_options(NodeConfig.load(None, {}, {**mechanisms, key: text}), "X")),
-        _problem(lambda: security_of({"sasl.mechanism": "PLAIN", "sasl.jaas.config": text})),
+        _problem(lambda: security_of({**protocol, "sasl.jaas.config": text})),
         _problem(lambda: parse_properties(f"{key}={text}", "a.properties")),
     ]
     for value in values:

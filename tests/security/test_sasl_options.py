@@ -29,6 +29,7 @@ def test_the_most_specific_key_counts() -> None:
     assert (found.receive_bytes_max, found.failure_delay_ms) == (524_288, 100)
     assert found.max_reauth_ms == {"SCRAM-SHA-512": 0, "PLAIN": 0}
     assert found.key_set is None
+    assert options(sasl__server__max__receive__size="-1").receive_bytes_max == 2**31 - 1
     found = options(
         connections__max__reauth__ms="1",
         listener__name__x__connections__max__reauth__ms="2",
