@@ -219,8 +219,10 @@ FETCH_SESSION_UNKNOWN_MAX = 100
 """Unknown partitions in one fetch session. Above this, the response closes the session, because
 each further response would list them all.
 """
-FETCH_SESSIONS_PARTITIONS_MAX = 200_000
-"""Partitions in all fetch sessions: about 100 MiB."""
+FETCH_SESSION_PARTITION_BYTES = 768
+"""Memory of one partition in a fetch session, without the topic's name, by `tracemalloc`."""
+FETCH_SESSIONS_BYTES_MAX = 100 * MIB
+"""Memory of the partitions in all fetch sessions: about 130,000 partitions."""
 
 # -- names and counts (controller/)
 TOPIC_NAME_CHARS_MAX = 249

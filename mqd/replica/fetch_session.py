@@ -2,9 +2,9 @@
 that each request names only the partitions that changed.
 
 Pure. A session belongs to one client, whose requests carry increasing epochs. The response to an
-incremental fetch names only changed partitions. The number of sessions is bounded. A new session
-replaces the least recently used one if that was idle for two minutes. Otherwise the new client
-fetches without a session, which only costs bytes.
+incremental fetch names only changed partitions. The number of sessions and their bytes are bounded.
+A new session replaces the least recently used one if that was idle for two minutes. Otherwise the
+new client fetches without a session, which only costs bytes.
 
 Followers have separate sessions, one for each node. Such a session holds all partitions that the
 node follows here, and few of them change at a time. So each partition reports its changes to the
@@ -19,9 +19,11 @@ from typing import Protocol
 
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import (
+    FETCH_SESSION_PARTITION_BYTES,
     FETCH_SESSION_PARTITIONS_MAX,
+    FETCH_SESSIONS_BYTES_MAX,
     FETCH_SESSIONS_MAX,
-    FETCH_SESSIONS_PARTITIONS_MAX,
+    TOPIC_NAME_CHARS_MAX,
 )
 from mqd.protocol.hot_fetch_request import FetchPartition
 from mqd.replica.waiters import FetchWaiter
@@ -61,10 +63,12 @@ counts.
 class FetchSession:
     """The session of one client."""
 
-    __slots__ = ("epoch", "id", "last_used", "partitions", "uses_topic_ids")
+    __slots__ = ("bytes", "epoch", "id", "last_used", "partitions", "uses_topic_ids")
 
     def __init__(self, id: int, uses_topic_ids: bool, now: float) -> None:
         self.id = id
+        self.bytes = 0
+        """Memory of its partitions."""
         self.uses_topic_ids = uses_topic_ids
         self.epoch = 1
         """The epoch that its next request must carry."""
@@ -87,8 +91,8 @@ class FetchSessions:
         self._below = below
         self._max = sessions_max
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
-        self._partitions = 0
-        """Partitions of all sessions."""
+        self.bytes = 0
+        """Memory of the partitions of all sessions."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -137,21 +141,25 @@ class FetchSessions:
         session.epoch = epoch + 1 if epoch < 0x7FFFFFFF else 1
         session.last_used = now
         self._sessions.move_to_end(session_id)
-        before = len(session.partitions)
-        if len(named) > FETCH_SESSION_PARTITIONS_MAX:
+        if not _fits(named):
             self._drop(session_id)
             raise _too_many()
+        before = session.bytes
         for key, requested in named.items():
             cached = session.partitions.get(key)
             if cached is not None:
+                requested.topic = cached.topic
                 requested.last_sent = cached.last_sent
+            else:
+                session.bytes += _bytes_of(requested.topic)
             session.partitions[key] = requested
         for key in forgotten:
-            session.partitions.pop(key, None)
-        self._partitions += len(session.partitions) - before
+            if session.partitions.pop(key, None) is not None:
+                session.bytes -= _bytes_of(key[0])
+        self.bytes += session.bytes - before
         if (
             len(session.partitions) > FETCH_SESSION_PARTITIONS_MAX
-            or self._partitions > FETCH_SESSIONS_PARTITIONS_MAX
+            or self.bytes > FETCH_SESSIONS_BYTES_MAX
         ):
             self._drop(session_id)
             raise _too_many()
@@ -170,29 +178,44 @@ class FetchSessions:
             if now - oldest.last_used < EVICTION_SECONDS:
                 return None
             self._drop(oldest.id)
-        if (
-            len(named) > FETCH_SESSION_PARTITIONS_MAX
-            or self._partitions + len(named) > FETCH_SESSIONS_PARTITIONS_MAX
-        ):
+        if not _fits(named):
+            return None
+        size = sum(_bytes_of(topic) for topic, _ in named)
+        if self.bytes + size > FETCH_SESSIONS_BYTES_MAX:
             return None
         while (session_id := 1 + self._below(0x7FFFFFFF - 1)) in self._sessions:
             pass
         session = FetchSession(session_id, uses_topic_ids, now)
-        session.partitions = named
+        session.partitions, session.bytes = named, size
         self._sessions[session_id] = session
-        self._partitions += len(session.partitions)
+        self.bytes += size
         return session
 
     def _drop(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)
         if session is not None:
-            self._partitions -= len(session.partitions)
+            self.bytes -= session.bytes
+
+
+def _bytes_of(topic: TopicKey) -> int:
+    """Memory of one partition in a session."""
+    return FETCH_SESSION_PARTITION_BYTES + len(topic)
+
+
+def _fits(named: CachedPartitions) -> bool:
+    """Whether a session may hold these partitions. No topic has a longer name: a fetch with one
+    has no session, and its response reports an unknown topic.
+    """
+    return len(named) <= FETCH_SESSION_PARTITIONS_MAX and all(
+        len(topic) <= TOPIC_NAME_CHARS_MAX for topic, _ in named
+    )
 
 
 def _too_many() -> MqError:
     return MqError(
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
-        "too many partitions for a fetch session: fetch without a session",
+        "too many partitions for a fetch session, or a topic name is too long: fetch without a "
+        "session",
     )
 
 

@@ -9,12 +9,14 @@ import itertools
 import pytest
 
 from mqd.errors import ErrorCode, MqError
+from mqd.limits import FETCH_SESSION_PARTITION_BYTES
 from mqd.protocol.hot_fetch_request import FetchPartition
 from mqd.replica.fetch_session import (
     EVICTION_SECONDS,
     FINAL_EPOCH,
     INITIAL_EPOCH,
     CachedPartition,
+    FetchSession,
     FetchSessions,
 )
 
@@ -137,3 +139,46 @@ def test_a_full_cache_serves_new_clients_without_a_session() -> None:
     )
     assert late is not None
     assert len(all_sessions) == 2
+
+
+def test_a_name_that_no_topic_has_never_enters_a_session() -> None:
+    all_sessions = sessions()
+    long = all_of(wanted(b"x" * 250, 0), wanted(b"t", 0))
+    session, found, incremental = all_sessions.resolve(
+        0, INITIAL_EPOCH, long, [], uses_topic_ids=False, now=0
+    )
+    assert session is None and len(found) == 2 and not incremental, "a response without a session"
+    session, _, _ = all_sessions.resolve(
+        0, INITIAL_EPOCH, all_of(wanted(b"x" * 249, 0)), [], uses_topic_ids=False, now=0
+    )
+    assert session is not None
+    with pytest.raises(MqError) as error:
+        all_sessions.resolve(session.id, 1, long, [], uses_topic_ids=False, now=0)
+    assert error.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert len(all_sessions) == all_sessions.bytes == 0
+
+
+def test_the_bytes_of_all_sessions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = FETCH_SESSION_PARTITION_BYTES + 100
+    monkeypatch.setattr("mqd.replica.fetch_session.FETCH_SESSIONS_BYTES_MAX", 3 * one)
+    all_sessions = sessions()
+
+    def rows(*partitions: int) -> dict[tuple[bytes, int], CachedPartition]:
+        return all_of(*(wanted(b"%0100d" % number, number) for number in partitions))
+
+    def created(*partitions: int) -> FetchSession | None:
+        return all_sessions.resolve(
+            0, INITIAL_EPOCH, rows(*partitions), [], uses_topic_ids=False, now=0
+        )[0]
+
+    session = created(1, 2)
+    assert session is not None and all_sessions.bytes == session.bytes == 2 * one
+    assert created(3, 4) is None
+    forgotten = [(b"%0100d" % 2, 2), (b"%0100d" % 2, 2)]
+    all_sessions.resolve(session.id, 1, rows(1), forgotten, uses_topic_ids=False, now=0)
+    assert all_sessions.bytes == one
+    assert created(3, 4) is not None
+    with pytest.raises(MqError) as error:
+        all_sessions.resolve(session.id, 2, rows(5), [], uses_topic_ids=False, now=0)
+    assert error.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert all_sessions.bytes == 2 * one, "the session that grew is closed"
