@@ -33,6 +33,7 @@ LIST_OFFSETS = 2
 OFFSET_FETCH = 9
 JOIN_GROUP = 11
 ALTER_PARTITION = 56
+DESCRIBE_CLIENT_QUOTAS = 48
 DESCRIBE_CLUSTER = 60
 
 
@@ -387,6 +388,27 @@ async def test_concurrent_offset_fetches_of_many_rows_are_bounded(
         work.opened.set()
         await run_until_idle()
         assert [len(client.responses()) for client in clients] == [1] * len(clients)
+
+
+async def test_a_list_of_configured_resources_waits_for_its_turn(tmp_path: Path) -> None:
+    """A request of 16 bytes may list 10,000 names of groups, 40 MB."""
+    async with rig(tmp_path) as node:
+        work = Gate()
+
+        async def handle(context: Any, request: Any) -> Mapping[str, Any]:
+            await work.handle(context, request)
+            return {"entries": []}
+
+        replaced(node, DESCRIBE_CLIENT_QUOTAS, handle)
+        for _ in range(READ_AT_ONCE):
+            (await node.connect()).post("describe_client_quotas", 1, {"components": []})
+        client = await node.connect()
+        client.post("list_config_resources", 1, {"resource_types": []})
+        await run_until_idle()
+        assert (work.inside, client.responses()) == (READ_AT_ONCE, [])
+        work.opened.set()
+        await run_until_idle()
+        assert len(client.responses()) == 1
 
 
 async def test_work_for_a_connection_ends_when_it_closes(tmp_path: Path) -> None:

@@ -6,15 +6,17 @@ v0 only client metrics subscriptions. v1 every type. Groups with an override are
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from mqd.controller.configs import ResourceType
 from mqd.controller.image import CLIENT_METRICS, GROUP, MetadataImage
 from mqd.errors import ErrorCode, MqError
+from mqd.protocol.slices import Slices
 from mqd.security.acls import Operation
 from mqd.server.authorization import require_cluster
 from mqd.server.context import Context
+from mqd.server.slices import finished_soon
 
 _TYPES = (
     ResourceType.GROUP,
@@ -26,7 +28,7 @@ _TYPES = (
 """In the order in which Apache Kafka responses."""
 
 
-def handle(context: Context, request: Any) -> Mapping[str, Any]:
+async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     require_cluster(context, Operation.DESCRIBE_CONFIGS)
     wanted = (
         (ResourceType.CLIENT_METRICS,)
@@ -35,16 +37,19 @@ def handle(context: Context, request: Any) -> Mapping[str, Any]:
     )
     if not set(wanted) <= set(_TYPES):
         raise MqError(ErrorCode.UNSUPPORTED_VERSION)
-    image = context.node.image
-    return {
-        "error_code": ErrorCode.NONE,
-        "config_resources": [
-            {"resource_name": name, "resource_type": number}
-            for number in _TYPES
-            if number in wanted
-            for name in _names(image, number)
-        ],
-    }
+    resources = await finished_soon(_resources(context.node.image, wanted))
+    return {"error_code": ErrorCode.NONE, "config_resources": resources}
+
+
+def _resources(image: MetadataImage, wanted: Collection[int]) -> Slices[list[dict[str, Any]]]:
+    """The names of one type at a time: those of the next may change between two slices."""
+    found: list[dict[str, Any]] = []
+    for number in _TYPES:
+        if number in wanted:
+            for name in _names(image, number):
+                found.append({"resource_name": name, "resource_type": number})
+                yield 1
+    return found
 
 
 def _names(image: MetadataImage, number: ResourceType) -> Iterable[str]:
