@@ -670,13 +670,10 @@ def test_options_that_are_implemented_are_those_that_are_read() -> None:
     }
     unread = {option.name for option in implemented} - read - read_by_topics - fields
     assert sorted(unread) == [], "marked as implemented, and nothing reads them"
-    # checked against one another when a topic is made, or set for internal topics: the value itself
-    # changes nothing yet
-    only_checked = {"compression.type", "max.compaction.lag.ms", "min.compaction.lag.ms"}
-    only_checked |= {"sasl.jaas.config"}  # read with the prefix of a listener and a mechanism
-    told_as_idle = {
+    only_of_listeners = {"sasl.jaas.config"}  # read with the prefix of a listener and a mechanism
+    read_and_ignored = {
         name
-        for name in read - only_checked
+        for name in read - only_of_listeners
         if OPTIONS[name].status is Status.IGNORED and OPTIONS[name].note != PEERS.note
     }
-    assert sorted(told_as_idle) == [], "read, and marked as ignored"
+    assert sorted(read_and_ignored) == [], "read, and marked as ignored"
