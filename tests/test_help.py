@@ -63,3 +63,5 @@ def looks_right(text: str, begins: str) -> None:
     assert "\\b" not in text
     assert "\b" not in text
     assert "Traceback" not in text
+    for metavar in ("INTEGER", "FILENAME", "FLOAT"):
+        assert metavar not in text, "name what the value is: N, FILE, SECONDS"

@@ -91,6 +91,7 @@ def cert() -> None:
     type=click.IntRange(1, CA_DAYS),
     default=NODE_DAYS,
     show_default=True,
+    metavar="N",
     help="Validity of nodes and clients.",
 )
 def init(
@@ -159,6 +160,7 @@ def init(
     type=click.IntRange(1, CA_DAYS),
     default=NODE_DAYS,
     show_default=True,
+    metavar="N",
     help="Validity of the new certificates.",
 )
 def renew(settings: Settings, directory: Path, names: tuple[str, ...], days: int) -> None:

@@ -49,6 +49,7 @@ PLAN = (
     "-f",
     "--file",
     type=click.File(encoding="utf-8"),
+    metavar="FILE",
     help="File with lines of topic,partition,offset (- for stdin).",
 )
 @click.option(

@@ -135,6 +135,7 @@ def check_options(execute: bool, throttle: int | None, wait: bool) -> None:
     "-f",
     "--file",
     type=click.File(encoding="utf-8"),
+    metavar="FILE",
     help="JSON file in the format of kafka-reassign-partitions (- for stdin).",
 )
 @fewer_option("Permit a target with fewer replicas than the partition has.")

@@ -67,8 +67,9 @@ def user() -> None:
     "--iterations",
     type=click.IntRange(4096, 16384),
     default=4096,
+    show_default=True,
     metavar="N",
-    help="PBKDF2 iterations. More slow down guessing and logins. [4096 to 16384; default: 4096]",
+    help="PBKDF2 iterations. More iterations make guessing and logins slower.",
 )
 @password_option()
 @options

@@ -40,7 +40,7 @@ def decode_request_header(frame: Buffer) -> RequestHeader:
     position = REQUEST_HEADER.size
     api = _api(api_key)
     if api is None or not (api.supports(api_version) or api_key == API_VERSIONS_KEY):
-        raise UnsupportedApi(api_key, api_version)
+        raise UnsupportedApi(api_key, api_version, None if api is None else api.name)
     client_id = None
     if client_id_bytes >= 0:
         end = position + client_id_bytes

@@ -61,8 +61,13 @@ Buffer = bytes | bytearray | memoryview
 class UnsupportedApi(ProtocolError):
     """A request for an unknown API or version. As in Kafka, the node closes the connection."""
 
-    def __init__(self, api_key: int, api_version: int) -> None:
-        super().__init__(f"API {api_key} version {api_version} is not supported")
+    def __init__(self, api_key: int, api_version: int, name: str | None) -> None:
+        """`name`: None for an unknown API."""
+        super().__init__(
+            f"unknown API key {api_key}"
+            if name is None
+            else f"{name} version {api_version} is not supported"
+        )
         self.api_key = api_key
         self.api_version = api_version
 
@@ -380,7 +385,7 @@ class Api:
         elements_max: int,
     ) -> Container:
         if not self.supports(version):
-            raise UnsupportedApi(self.key, version)
+            raise UnsupportedApi(self.key, version, self.name)
         stream = Cursor(buffer, position, elements_max)
         try:
             container = declared.at(version, flexible=self.is_flexible(version))._parse(

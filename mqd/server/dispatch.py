@@ -35,6 +35,7 @@ from mqd.limits import (
     KIB,
     REQUEST_ELEMENTS_MAX,
 )
+from mqd.protocol import apis
 from mqd.protocol.chunks import Chunk, Chunks
 from mqd.protocol.primitives import Cursor
 from mqd.protocol.request_header import RequestHeader, decode_request_header
@@ -190,7 +191,7 @@ class Dispatcher:
             self._quotas.throttle_for_other_request(connection) if self._quotas.keys else 0
         )
         if header.api_version > self._versions_until.get(api_key, header.api_version):
-            raise UnsupportedApi(api_key, header.api_version)
+            raise UnsupportedApi(api_key, header.api_version, api.name)
         if not api.supports(header.api_version):
             assert api_key == API_VERSIONS  # every other API was refused with its header
             refusal = api.encode_response(0, _unknown_version(api))
@@ -486,7 +487,10 @@ def _one_portion(encoding: Iterator[int], chunks: Chunks) -> Generator[int, None
 
 
 def _not_served(api_key: int, listener: str) -> ProtocolError:
-    return ProtocolError(f"API key {api_key} is not served on the {listener} listener")
+    api = apis.by_key(api_key)
+    if api is None:
+        return ProtocolError(f"unknown API key {api_key}")
+    return ProtocolError(f"{api.name} is not served on the {listener} listener")
 
 
 def _unknown_version(api: Api) -> Response:

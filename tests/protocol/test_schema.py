@@ -143,11 +143,11 @@ def test_tagged_fields_of_a_request_header_are_skipped() -> None:
         ("0003 0009 00000001 ffff 02 01 00 01 00", "tag 1 after tag 1"),
         ("0003 0009 00000001 ffff ffffff", "cut off"),
         ("0003 0009 00000001 ffff ffffffff0f", "4294967295 tagged fields"),
-        ("0004 0000 00000001 ffff", "API 4 version 0 is not supported"),
-        ("7fff 0000 00000001 ffff", "API 32767 version 0 is not supported"),
-        ("0003 000e 00000001 ffff 00", "API 3 version 14 is not supported"),
-        ("1603 0102 00010001 fc03 03", "API 5635 version 258"),  # the hello of TLS
-        ("4745 5420 2f204854 5450 2f31", "API 18245 version 21536"),  # GET / HTTP/1
+        ("0004 0000 00000001 ffff", "unknown API key 4$"),
+        ("7fff 0000 00000001 ffff", "unknown API key 32767$"),
+        ("0003 000e 00000001 ffff 00", "Metadata version 14 is not supported"),
+        ("1603 0102 00010001 fc03 03", "unknown API key 5635"),  # the hello of TLS
+        ("4745 5420 2f204854 5450 2f31", "unknown API key 18245"),  # GET / HTTP/1
     ],
 )
 def test_invalid_request_headers(frame: str, error: str) -> None:

@@ -73,6 +73,24 @@ UNDECODABLE = {
 }
 
 
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("unknown key", "unknown API key 9999"),
+        ("unknown version", "Metadata version 99 is not supported"),
+        ("an API of peers", "AllocateProducerIds is not served on the client listener"),
+    ],
+)
+async def test_the_log_names_the_api(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, reason: str
+) -> None:
+    async with rig(tmp_path) as node:
+        bad = await node.connect()
+        bad.send_frame(UNDECODABLE[name])
+        await run_until_idle()
+    assert reason in caplog.text
+
+
 @pytest.mark.parametrize("name", UNDECODABLE)
 async def test_an_invalid_version_closes_only_its_connection(tmp_path: Path, name: str) -> None:
     async with rig(tmp_path) as node:

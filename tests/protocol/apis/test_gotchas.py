@@ -69,7 +69,7 @@ def test_gotcha_1_other_apis_in_unknown_versions_are_refused() -> None:
             + version.to_bytes(2, "big", signed=True)
             + bytes.fromhex("00000001 ffff 00")
         )
-        with pytest.raises(UnsupportedApi, match=f"API {api.key} version {version}"):
+        with pytest.raises(UnsupportedApi, match=f"{api.name} version {version}"):
             decode_request_header(frame)
 
 
