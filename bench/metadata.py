@@ -131,7 +131,7 @@ class Trial:
         started_at = time.monotonic()
         node.terminate()
         node.wait_stopped(PATIENCE_S)
-        self.figures["clean stop, s"] = time.monotonic() - started_at
+        self.figures["clean shutdown, s"] = time.monotonic() - started_at
         launched = time.monotonic()
         node.launch()
         node.wait_ready()

@@ -136,7 +136,8 @@ class Verifier:
         return first, end
 
     def _scanned_from(self, path: Path, bases: list[Offset]) -> Offset:
-        """The base offset of the first segment that recovery will scan; _NEVER after a clean stop.
+        """The base offset of the first segment that recovery will scan. _NEVER after a clean
+        shutdown.
 
         From there on the epoch checkpoint may lack entries. It is written before the recovery point
         passes an entry, but not when the node is killed. Recovery takes these epochs from batches.

@@ -4,7 +4,7 @@ At the start, the node binds its addresses before the logs recover, so it report
 early. Then it replays the metadata log, registers with the controller, opens its partitions as the
 image assigns them, reports lost replicas, and serves clients. Only then may the controller make it
 a leader. At a stop, the node hands over leadership, closes its connections, syncs everything, and
-writes a marker of the clean stop.
+writes a marker of the clean shutdown.
 
 `main` is what `mqd start` runs. A simulation passes its own `Seams`; nothing else here differs.
 """
@@ -89,7 +89,7 @@ _DESCRIPTORS_SHARED = 1 << 16
 set the limit.
 """
 _LEAVE_SECONDS = 2.0
-"""How long a clean stop waits for the controller to hand over leadership."""
+"""How long a controlled shutdown waits for the controller to hand over leadership."""
 _NO_CONTROLLER_SECONDS = 0.5
 """How much of that time may pass without a controller. If a majority runs, an election takes less.
 """
@@ -240,7 +240,9 @@ class Daemon:
             on_durable=lambda log: self.replica.on_durable(log),
             on_log_start_moved=lambda log: self.replica.on_log_start_moved(log),
             on_directory_failed=self._on_directory_failed,
-            claim=lambda: MetaProperties(self.peers.cluster_id, self.me.id, seams.entropy.uuid()),
+            new_meta_properties=lambda: MetaProperties(
+                self.peers.cluster_id, self.me.id, seams.entropy.uuid()
+            ),
             retention_check_interval_ms=config.integer("log.retention.check.interval.ms"),
             producer_id_expiration_ms=config.integer("producer.id.expiration.ms"),
             producers_max=self.memory_plan.producers // PRODUCER_BYTES,

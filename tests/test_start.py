@@ -1,4 +1,4 @@
-"""The daemon as a process: ready line, clean stop, exit codes, and data directories that it
+"""The daemon as a process: ready line, clean shutdown, exit codes, and data directories that it
 refuses.
 """
 

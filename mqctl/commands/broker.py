@@ -325,8 +325,8 @@ def drain(
 
     With --leaders-only the broker becomes the last replica in the list of each partition that it
     leads or should lead. To undo this, run `partition move --file` with the file from --save, then
-    `partition elect-leader --all`. A clean stop does not need this command: the broker then hands
-    over its leaderships by itself.
+    `partition elect-leader --all`. A controlled shutdown does not need this command: the broker
+    then hands over its leaderships by itself.
 
     \b
     mqctl broker drain 3                               only shows the plan

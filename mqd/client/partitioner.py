@@ -2,8 +2,7 @@
 
 By default, a record with a key goes where Java's default partitioner sends it (murmur2), and
 records without a key are sticky. `send(..., partition=3)` names a partition. Any callable of the
-type
-`Partitioner` replaces the default, for example a `RoundRobinPartitioner`. Pure.
+type `Partitioner` replaces the default, for example a `RoundRobinPartitioner`. Pure.
 
 The hash must equal Kafka's bit for bit: records with one key go to one partition, whichever client
 wrote them.

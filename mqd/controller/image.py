@@ -51,8 +51,8 @@ class PartitionImage:
     elr: tuple[NodeId, ...] = ()
     """Eligible leader replicas (KIP-966): out of the ISR, but with every committed record."""
     last_known_elr: tuple[NodeId, ...] = ()
-    """Members of the ELR that restarted after an unclean stop; the last leader, if ISR and ELR are
-    empty.
+    """Members of the ELR that restarted after an unclean shutdown; the last leader, if ISR and ELR
+    are empty.
     """
     adding: tuple[NodeId, ...] = ()
     removing: tuple[NodeId, ...] = ()

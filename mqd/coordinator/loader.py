@@ -47,7 +47,7 @@ class CoordinatorLoader:
         self._disk = disk
         self._queue: deque[CoordinatorContext] = deque()
         self._arrival = trio.Event()
-        self._turn = trio.Lock()
+        self._load_lock = trio.Lock()
 
     def load(self, context: CoordinatorContext) -> None:
         """Load its shard, later."""
@@ -67,7 +67,7 @@ class CoordinatorLoader:
             while True:
                 began = self._clock.monotonic()
                 try:
-                    async with self._turn:
+                    async with self._load_lock:
                         await self._replay_log(context)
                     now = Moment(self._clock.monotonic(), self._clock.wall_ms())
                     result = context.shard.on_loaded(now)

@@ -123,7 +123,7 @@ class Durability:
         self.end_offset = max(self.end_offset, log_start_offset)
 
     def on_closed(self, end_offset: Offset) -> None:
-        """An orderly stop has synced everything."""
+        """A clean shutdown has synced everything."""
         self.end_offset = self.synced_end_offset = end_offset
         self.directory_is_durable = True
 

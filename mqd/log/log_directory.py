@@ -52,12 +52,12 @@ class LogDirectory:
         self.failed: str | None = None
         """Why it is offline. It stays offline until the process restarts."""
         self.broker_epoch: int | None = None
-        """From the marker of an orderly stop. None after any other stop."""
+        """From the marker of a clean shutdown. None after any other stop."""
         self.fsync_failed = False
         """Whether a write or sync failed here, before or during the load. This node cannot vouch
         for its data (disk/fsync_failure.py)."""
         self.partitions = 0
-        """The number of partitions that were found, including fenced ones."""
+        """The number of partitions that were found, including offline ones."""
         self.lost_logs = 0
         """The number of logs that lack records which the log end checkpoint names."""
         self.unserved_offsets: dict[str, dict[TopicPartition, Offset]] = {

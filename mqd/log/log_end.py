@@ -4,7 +4,7 @@ A killed process loses no written data as long as its machine runs. That is not 
 was detached and attached again, or was replaced by an older copy of itself. So each log directory
 has a checkpoint with one line for each log. A line has the written end, and the leader epoch and
 the CRC of the last batch. At the next start, each log must have that batch, or end beyond it.
-Otherwise records were lost: the log is fenced, and the node cannot vouch for its logs.
+Otherwise records were lost: the log is offline, and the node cannot vouch for its logs.
 
     log-end-checkpoint
         0                                                   version
@@ -18,7 +18,7 @@ Otherwise records were lost: the log is fenced, and the node cannot vouch for it
 
 A line covers written records, synced or not, because a lost page cache must be detected, too. A
 power cut may lose unsynced records. So the lines count only if the machine was not restarted, or
-after an orderly stop. Then the next start sees all file changes in their order, and no sync is
+after a clean shutdown. Then the next start sees all file changes in their order, and no sync is
 needed for that.
 
 Intended changes are not reported as losses:

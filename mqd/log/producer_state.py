@@ -2,7 +2,7 @@
 
 A snapshot file has a row for each of the last five batches of a recently used producer, the newest
 last. Apache Kafka writes only the newest batch. So there, an idempotent producer with several
-requests in flight may fail for good after an orderly restart. A retry of a batch that is in the log
+requests in flight may fail for good after a clean restart. A retry of a batch that is in the log
 gets OUT_OF_ORDER_SEQUENCE_NUMBER. When Kafka reads several rows of one id, it uses the last.
 
 As in Kafka, a snapshot has no transactions that have ended. If a marker is not below the high

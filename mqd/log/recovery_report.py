@@ -41,7 +41,7 @@ class CheckpointedState:
     """The content of the log directory's checkpoints for one partition."""
 
     is_clean: bool
-    """Whether the last stop was orderly."""
+    """Whether the last stop was a clean shutdown."""
     recovery_point: Offset = 0
     log_start_offset: Offset = 0
     """-1: unknown."""

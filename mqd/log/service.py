@@ -10,7 +10,7 @@ Failures of a disk:
 - It is full, or there are no descriptors or no memory: appends are refused until that has passed.
 - Any other failed write, and any failed sync: the directory goes offline, `on_directory_failed` is
   called, and nothing is retried.
-- Recovery finds corrupt records: that log is fenced, with the reason. The others are served.
+- Recovery finds corrupt records: that log is offline, with the reason. The others are served.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class LogService:
         on_durable: Callable[[PartitionLog], None],
         on_directory_failed: Callable[[Path, StorageError], None],
         on_log_start_moved: Callable[[PartitionLog], None] = lambda log: None,
-        claim: Callable[[], MetaProperties] | None = None,
+        new_meta_properties: Callable[[], MetaProperties] | None = None,
         retention_check_interval_ms: int = 300_000,
         producer_id_expiration_ms: int = 86_400_000,
         producers_max: int = PRODUCERS_PER_PARTITION_MAX,
@@ -75,7 +75,8 @@ class LogService:
         unsynced_survived: bool = True,
         survival_proven: bool = False,
     ) -> None:
-        """`claim` returns the content for a missing `meta.properties`. None: none is written.
+        """`new_meta_properties` returns the content for a missing `meta.properties`. None: none is
+        written.
         `descriptors`: how many files the logs may keep open. `unsynced_survived`: whether all
         written data should still be there, because nothing shows that the machine was restarted.
         `survival_proven`: whether it is proven that it was not. Then a log without the records that
@@ -96,7 +97,7 @@ class LogService:
             self._descriptors,
             self._syncer,
             self._deletes,
-            claim=claim,
+            new_meta_properties=new_meta_properties,
             unsynced_survived=unsynced_survived,
             survival_proven=survival_proven,
             on_created=lambda log: self.housekeeping.check_recovery_point(log),
@@ -155,7 +156,7 @@ class LogService:
     def _give_access(self) -> None:
         """Callers use the parts through the service."""
         registry = self.registry
-        self.logs, self.fenced, self.reports = registry.logs, registry.fenced, registry.reports
+        self.logs, self.offline, self.reports = registry.logs, registry.offline, registry.reports
         self.inspection = registry.inspection
         self.found_serial = registry.found_serial
         self.found_serials = registry.found_serials
@@ -195,14 +196,14 @@ class LogService:
         if any(log.durability.recovery_point_is_too_high for log in self.logs.values()):
             await self.checkpoint_recovery_points()
         seconds = self._clock.monotonic() - began
-        if not self.logs and not self.fenced and not self.registry.clean_start:
+        if not self.logs and not self.offline and not self.registry.clean_start:
             # `clean=False` of a first start would look as if the node had crashed
             logger.info("logs loaded count=0 seconds=%.3f", seconds)
             return
         logger.info(
-            "logs loaded count=%d fenced=%d scanned_bytes=%d clean=%s seconds=%.3f",
+            "logs loaded count=%d offline=%d scanned_bytes=%d clean=%s seconds=%.3f",
             len(self.logs),
-            len(self.fenced),
+            len(self.offline),
             progress.scanned_bytes,
             self.registry.clean_start,
             seconds,

@@ -496,7 +496,7 @@ def _fields(data: bytes, separator: str) -> dict[str, str]:
 
 
 def encode_clean_shutdown(broker_epoch: int) -> bytes:
-    """The marker of an orderly stop, with the broker epoch that the next registration is compared
+    """The marker of a clean shutdown, with the broker epoch that the next registration is compared
     with (KIP-966).
     """
     return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()

@@ -29,7 +29,7 @@ ITERATIONS_MAX: Final = 16_384
 NONCE_BITS: Final = KAFKA_SALT_BITS
 """Of nonces and salts, as in Kafka: 26 characters."""
 _DEFAULT_SHAPE = ScramShape(ITERATIONS_MIN, 0)
-"""That of credentials by Kafka's tools and mqctl, for a cluster without credentials."""
+"""Shape of a default credential. Clusters without credentials show it for every user."""
 _DIGEST_BITS = 256
 MESSAGE_BYTES_MAX: Final = 16 * 1024
 

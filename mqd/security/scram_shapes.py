@@ -1,9 +1,9 @@
 """How the SCRAM credentials of a cluster look from outside: their iterations and salts. A core.
 
 The first message of a login names both. So a user that does not exist must get iterations and a
-salt as existing users have them, or clients could tell the two apart. The unknown name chooses a
-place among the credentials in order. So a name keeps its shape, unless a change of the credentials
-moves the boundary between two shapes over its place.
+salt as existing users have them, or clients could tell the two apart. A hash of the unknown name
+selects one existing credential to imitate. So a name keeps its shape, unless a change of the
+credentials moves the boundary between two shapes over its place.
 """
 
 from __future__ import annotations

@@ -7,12 +7,11 @@ one: a decompression takes 50 to 100 ms, any other slice 5 ms. Every fourth slic
 that has waited longest, so that large batches progress.
 
 Within a class, the next batch is for the address that has used the least time of the thread. Of its
-connections, the one that has used the least comes first (weighted fair queueing). An address
-without a batch for a while continues at the virtual time: the time that each of the others could
-have used by then. So a client at another address waits for a few batches, however many connections
-flood the node.
+connections, the one that has used the least comes first (weighted fair queueing). An idle address
+restarts at the virtual time: the time that each of the others could have used by then. So a client
+at another address waits for a few batches, however many connections flood the node.
 
-One batch of each class may have begun, so all of them take at most twice the largest size together.
+At most one batch per class is in progress, so all together use at most twice the largest size.
 A batch whose client has closed the connection is given up before its next slice.
 """
 
@@ -52,7 +51,7 @@ class Work(Protocol):
 class _Place:
     """One batch in the queue."""
 
-    __slots__ = ("address", "client", "number", "size_class", "turn", "work")
+    __slots__ = ("address", "client", "granted", "number", "size_class", "work")
 
     def __init__(self, work: Work, client: str, number: int) -> None:
         self.work = work
@@ -60,7 +59,7 @@ class _Place:
         self.address = client.rpartition(":")[0]
         self.number = number
         self.size_class = 0
-        self.turn = trio.Event()
+        self.granted = trio.Event()
 
 
 class _Shares:
@@ -122,7 +121,7 @@ class BatchWork:
         try:
             while True:
                 if is_wanted():
-                    await self._wait_for_turn(place)
+                    await self._wait_for_slice(place)
                 if not is_wanted():
                     work.give_up()
                     break
@@ -132,27 +131,27 @@ class BatchWork:
                 self._count(place, trio.current_time() - before)
                 if is_over:
                     break
-            self._end_turn(place)
+            self._end_slice(place)
             yield
         finally:
             self._waiting.pop(place, None)
-            self._end_turn(place)
+            self._end_slice(place)
             self._leave_class(place)
             self._of_addresses.leave(place.address)
             self._of_clients.leave(client)
             self._begin_next()
 
-    async def _wait_for_turn(self, place: _Place) -> None:
+    async def _wait_for_slice(self, place: _Place) -> None:
         size_class = max(place.work.size.bit_length(), _SMALLEST_CLASS)
         if size_class != place.size_class:
             self._leave_class(place)
             place.size_class = size_class
-        place.turn = trio.Event()
+        place.granted = trio.Event()
         self._waiting[place] = None
-        self._end_turn(place)
-        await place.turn.wait()
+        self._end_slice(place)
+        await place.granted.wait()
 
-    def _end_turn(self, place: _Place) -> None:
+    def _end_slice(self, place: _Place) -> None:
         if self._running is place:
             self._running = None
         self._begin_next()
@@ -175,7 +174,7 @@ class BatchWork:
             chosen = min(ready, key=self._order)
         del self._waiting[chosen]
         self._begun[chosen.size_class] = self._running = chosen
-        chosen.turn.set()
+        chosen.granted.set()
 
     def _count(self, place: _Place, seconds: float) -> None:
         self._of_addresses.use(place.address, seconds)

@@ -96,8 +96,8 @@ class _Large:
     __slots__ = (
         "acks",
         "deadline",
-        "examined",
         "finished",
+        "inspected",
         "pending",
         "producers",
         "refused",
@@ -115,7 +115,7 @@ class _Large:
         self.producers: set[tuple[int, int]] = set()
         """Id and epoch of the producers to whose transactions the request adds."""
         self.refused = False
-        self.examined: dict[int, memoryview | MqError] = {}
+        self.inspected: dict[int, memoryview | MqError] = {}
         """Batches of the current slice that were inspected or compressed again, by their start. An
         error rejects the batch.
         """
@@ -226,14 +226,14 @@ class LargeProduce:
 
     async def _append_slice(self, large: _Large, pieces: list[_Piece]) -> None:
         inspection = self._node.logs.inspection
-        examined = large.examined = {}
+        inspected = large.inspected = {}
         connection, made_bytes = large.pending.connection, 0
         pool = connection.request_pool
         try:
             for partition, start, stop in self._to_examine(
                 large.pending.connection, large.view, [piece[:3] for piece in pieces]
             ):
-                batch = examined[start] = await self._examined(
+                batch = inspected[start] = await self._inspected(
                     connection, partition, large.view[start:stop]
                 )
                 if not connection.open:
@@ -249,22 +249,22 @@ class LargeProduce:
                         made_bytes += len(batch)
                         self._recompressed_bytes += len(batch)
                         pool.bytes += len(batch)
-                    examined[start] = batch
-            await self._append_examined(large, pieces)
+                    inspected[start] = batch
+            await self._append_inspected(large, pieces)
         finally:
             self._recompressed_bytes -= made_bytes
             pool.bytes -= made_bytes
-            for batch in examined.values():
+            for batch in inspected.values():
                 if not isinstance(batch, MqError):
                     inspection.forget(batch)
-            large.examined = {}
+            large.inspected = {}
 
     def _may_keep(self, size: int, pool_bytes_max: int) -> bool:
         """Whether there is memory for a batch that was compressed again. One always has room."""
         limit = min(RECOMPRESSED_BYTES_MAX, pool_bytes_max // 2)
         return not self._recompressed_bytes or self._recompressed_bytes + size <= limit
 
-    async def _examined(
+    async def _inspected(
         self, connection: Connection, partition: Partition, batch: memoryview
     ) -> memoryview | MqError:
         """The batch to append: with the codec of its topic, and inspected if that is much work. An
@@ -291,7 +291,7 @@ class LargeProduce:
             )
         return batch
 
-    async def _append_examined(self, large: _Large, pieces: list[_Piece]) -> None:
+    async def _append_inspected(self, large: _Large, pieces: list[_Piece]) -> None:
         must_check = large.acks not in (1, -1, 0)
         waiting: dict[Partition, tuple[int, int, int]] = {}
         async with one_slice():
@@ -361,7 +361,7 @@ class LargeProduce:
                 large.transactional_id,
                 must_check,
                 confirmation,
-                large.examined,
+                large.inspected,
             ):
                 large.refused = True
         if appends and acks != 0:

@@ -7,9 +7,9 @@ Nodes of the cluster have pools that no client can fill.
 
 When a share is used up, the server stops reading connections that need more of it. Once one has
 waited for `EVICT_SECONDS`, the server closes others, with a line in the log, until there is room.
-The wait itself has no bound: it depends on what the others do. Every second grant is for the
-connection that has sent the most in whole requests, if any has sent one. So a client that finishes
-its requests waits for few others, even if hundreds of half-received frames wait before it. The
+The wait itself has no bound: it depends on what the others do. Every second grant goes to the
+connection that has completed the most request bytes. So a client that finishes its requests waits
+for few others, even if hundreds of half-received frames wait before it. The
 other grants go round the addresses: a client waits for one connection of each other address. Of an
 address, the connection that has waited longest is next.
 """

@@ -67,7 +67,7 @@ class PendingProduce(ProduceTicket[Partition]):
         if rows[row][ERROR_CODE]:
             return  # the first error is the cause
         note_refused(self.connection, partition, code)
-        rows[row] = rejected_row(rows[row][0], MqError(code), current_leader(self.node, partition))
+        rows[row] = refused_row(rows[row][0], MqError(code), current_leader(self.node, partition))
 
     def release(self) -> None:
         self.parts = [
@@ -122,7 +122,7 @@ def note_refused(connection: Connection, partition: Partition, code: ErrorCode) 
     connection.refused_batches.note(partition.assignment.topic_partition, code)
 
 
-def rejected_row(
+def refused_row(
     index: int, error: MqError, leader: tuple[int, int] | None, log_start: int = NONE
 ) -> Row:
     """The row of a partition whose batch was rejected. For a stale client it names the leader

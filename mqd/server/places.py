@@ -10,10 +10,10 @@ import trio
 from mqd.limits import LARGE_REQUESTS_AT_ONCE, READ_AT_ONCE
 from mqd.server.connection import Connection
 from mqd.server.connection_work import until_closed
-from mqd.server.served_apis import DESCRIBING, LISTING, LOOKING, READING, Handler
+from mqd.server.served_apis import DESCRIBING, LISTING, LOOKUPS, READING, Handler
 from mqd.server.slices import between_slices
 
-LOOKING_SECONDS_MAX = 0.25
+LOOKUPS_SECONDS_MAX = 0.25
 """How long a request that looks up times holds its place while others wait."""
 
 
@@ -34,10 +34,10 @@ class Place:
             self._places.release()
 
     async def give_way(self) -> None:
-        """Wait behind the others, if the task has had the place for LOOKING_SECONDS_MAX."""
+        """Wait behind the others, if the task has had the place for LOOKUPS_SECONDS_MAX."""
         if (
             self._taken_at is not None
-            and trio.current_time() - self._taken_at >= LOOKING_SECONDS_MAX
+            and trio.current_time() - self._taken_at >= LOOKUPS_SECONDS_MAX
             and self._places.statistics().tasks_waiting
         ):
             self.leave()
@@ -75,7 +75,7 @@ class Places:
         place = Place(semaphore)
         with until_closed(connection, needs_peer=True):
             await place.take()
-        token = between_slices.set(place.give_way if handler.name in LOOKING else None)
+        token = between_slices.set(place.give_way if handler.name in LOOKUPS else None)
         try:
             yield place.leave
         finally:

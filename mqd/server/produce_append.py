@@ -40,7 +40,7 @@ from mqd.server.pending_produce import (
     Row,
     Topic,
     note_refused,
-    rejected_row,
+    refused_row,
 )
 from mqd.server.refused_batches import RefusedBatches
 
@@ -85,12 +85,12 @@ class Appender:
         transactional_id: bytes | None,
         must_check: bool,
         confirmation: Confirmation | None,
-        examined: Mapping[int, memoryview | MqError] = _NO_VIEWS,
+        inspected: Mapping[int, memoryview | MqError] = _NO_VIEWS,
     ) -> bool:
         """Append to these partitions of one topic; `rows` gets a row for each. Returns whether a
-        batch was rejected.
+        batch was refused.
 
-        `must_check`: whether each batch needs the checks that most requests can skip. `examined`:
+        `must_check`: whether each batch needs the checks that most requests can skip. `inspected`:
         the batches that were inspected or compressed again before, by their start, or the error of
         a batch.
         """
@@ -98,7 +98,7 @@ class Appender:
             pending.connection, name, topic_id, is_logged=True
         ):
             error = MqError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-            rows += [rejected_row(index, error, None) for index, _, _ in partitions]
+            rows += [refused_row(index, error, None) for index, _, _ in partitions]
             return bool(partitions)
         replica, version = self._replica, pending.version
         append_nowait = replica.append_nowait
@@ -124,7 +124,7 @@ class Appender:
                         ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7 or later"
                     )
                 log = partition.log
-                batch = examined.get(start) if examined else None
+                batch = inspected.get(start) if inspected else None
                 if batch is None:
                     batch = view[start:stop]
                     config = log.config
@@ -155,7 +155,7 @@ class Appender:
                     if error.code in _NAMING_LOG_START and is_one_batch(view, start, stop):
                         log_start = partition.log.log_start_offset
                 rows.append(
-                    rejected_row(
+                    refused_row(
                         index,
                         error,
                         current_leader(self._node, partition, name, topic_id, index),
@@ -246,8 +246,8 @@ class Appender:
         stop: int,
         confirmation: Confirmation,
     ) -> None:
-        """Raises MqError if the coordinator rejected the partition, or did not verify it. The
-        latter if this node did not lead it when the request came: the producer must retry.
+        """Raises MqError if the coordinator refused the partition, or did not verify it.
+        NOT_LEADER_OR_FOLLOWER: this node did not lead the partition then.
         """
         if partition in confirmation.refusals:
             raise confirmation.refusals[partition]
@@ -275,7 +275,7 @@ class Appender:
         self, connection: Connection, view: memoryview, topics: Sequence[Any]
     ) -> dict[Partition, tuple[int, int, int]]:
         """(producer id, epoch, base sequence) of each batch that begins a transaction in its
-        partition. Without topics that the client may not write to.
+        partition. Skips topics that the client may not write to.
         """
         waiting = {}
         replica = self._replica
@@ -325,8 +325,8 @@ def check_order(refused: RefusedBatches, partition: Partition, batch: memoryview
 
 
 def error_in_order(connection: Connection, partition: Partition, error: MqError) -> MqError:
-    """The error of a refused batch. If the batch cannot be appended before an earlier refused one,
-    that of the earlier one (refused_batches.py, I7).
+    """The error of a refused batch. Returns the error of the earlier refused batch if this one must
+    follow it (refused_batches.py, I7).
     """
     if error.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
         note_refused(connection, partition, error.code)
@@ -346,7 +346,7 @@ def is_one_batch(view: memoryview, start: int, stop: int) -> bool:
 
 
 def denied_topics(view: memoryview, topics: Sequence[Any]) -> Slices[list[Topic]]:
-    """The rows of a request whose transactional id the client may not use: all are rejected if a
+    """The rows of a request whose transactional id the client may not use: all are refused if a
     batch is transactional, as in Apache Kafka. Otherwise there are none.
     """
     error = MqError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
@@ -355,7 +355,7 @@ def denied_topics(view: memoryview, topics: Sequence[Any]) -> Slices[list[Topic]
     for name, topic_id, partitions in topics:
         rows: list[Row] = []
         for index, start, stop in partitions:
-            rows.append(rejected_row(index, error, None))
+            rows.append(refused_row(index, error, None))
             if stop - start > CODEC_POSITION and (
                 view[start + CODEC_POSITION] & TRANSACTIONAL_MASK
             ):

@@ -29,7 +29,9 @@ _RETRIED = frozenset(
 
 
 class RefusedBatches:
-    """The partitions of one connection whose last batch was refused so. Bounded."""
+    """The partitions of one connection whose last batch was refused with a retriable error.
+    Bounded.
+    """
 
     __slots__ = ("_refusals",)
 

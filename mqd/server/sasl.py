@@ -24,7 +24,7 @@ from mqd.security.sasl_options import SaslOptions
 from mqd.security.sasl_session import SaslSession
 from mqd.security.scram import BY_NAME, NONCE_BITS, FakeCredentials, ScramServer, text_of_bits
 from mqd.security.scram_credentials import ScramCredential
-from mqd.server.turns import TurnsByAddress
+from mqd.server.address_fair_lock import AddressFairLock
 
 if TYPE_CHECKING:
     from mqd.server.key_sets import TokenVerifier
@@ -103,7 +103,7 @@ class SaslService:
         self.fakes = FakeCredentials(self.secret, lambda: self.image().scram_shapes)
         self._checks = trio.CapacityLimiter(1)
         """One thread: an attacker with wrong passwords keeps one core busy."""
-        self._turns = TurnsByAddress()
+        self._password_lock = AddressFairLock()
         self._listeners = {name: SaslListener(self, each) for name, each in options.items()}
         self.failures = 0
         """Logins that failed."""
@@ -117,7 +117,7 @@ class SaslService:
 
     async def work(self, work: Callable[[], bool], address: str) -> bool:
         """Check a password of a client in a thread. The addresses of clients take turns."""
-        async with self._turns.turn(address):
+        async with self._password_lock.held(address):
             return await self.disk.offload(work, limiter=self._checks)
 
     def random_bits(self, count: int) -> int:

@@ -87,7 +87,7 @@ SERVED_TO_PEERS = (
 )
 """APIs that only other nodes may use."""
 
-LOOKING = frozenset({"list_offsets"})
+LOOKUPS = frozenset({"list_offsets"})
 """APIs that may search the log for a time."""
 
 READING = (
@@ -111,7 +111,7 @@ READING = (
             "list_config_resources",
         }
     ),
-    LOOKING,
+    LOOKUPS,
 )
 """APIs that only read the state of this broker: their work ends when the connection closes. Each
 group has its own places, so that clients that need Metadata do not wait for the others.

@@ -24,12 +24,10 @@ from mqd.protocol.slices import WHOLE_SLICE
 from mqd.server.batch_work import BatchWork
 
 SLICE_ROWS = WHOLE_SLICE
-"""Rows between two checkpoints, and from how many on slices are worth a task: one to three
-milliseconds.
-"""
+"""Rows of one slice (1 to 3 ms). A request with more rows gets a task."""
 
 KEY_CHARS_A_ROW = 30
-"""So many characters of a group's or a transaction's name to hash are as much work as a row."""
+"""Hashing this many characters of a name costs as much as one row."""
 
 Row = TypeVar("Row")
 Result = TypeVar("Result")
@@ -139,7 +137,9 @@ async def listed_in_slices(
 
 
 async def finished_in_slices(work: Generator[int, None, Result]) -> Result:
-    """What a generator returns that yields how many rows it has read or written since."""
+    """Run a generator in slices and return its result. It yields the rows done since its last
+    yield.
+    """
     lock = await _taken()
     try:
         one = _Slice()
@@ -165,9 +165,7 @@ DecompressingSlices = Generator[int | Decompression, None, Result]
 
 
 def first_slice(work: DecompressingSlices[Result]) -> tuple[Result] | Decompression | None:
-    """Run one slice at once. What the work returns, where that was all of it, or the decompression
-    that it waits for.
-    """
+    """Run one slice at once. Returns the result, or the decompression that the work waits for."""
     one = _Slice()
     try:
         while True:
@@ -188,8 +186,8 @@ async def finished_with_decompression(
     first: Decompression | None = None,
 ) -> Result:
     """As `finished_in_slices`, and decompresses in the worker thread. `client`: its address and
-    port. `first`: the decompression that the work waits for. It ends early when it `is_wanted` no
-    more.
+    port. `first`: the decompression that the work waits for. The work stops early if `is_wanted`
+    returns False.
     """
     read = first
     while True:

@@ -1,5 +1,5 @@
-"""A log that is empty at a clean stop: the stop syncs none of its files, so the next process must,
-with its first records (I1).
+"""A log that is empty at a clean shutdown, which syncs none of its files. So the next process must
+sync them, with its first records (I1).
 """
 
 from __future__ import annotations

@@ -483,7 +483,7 @@ def crashes(harness: Harness, change: Callable[[], object]) -> int:
 )
 def test_a_crash_between_the_steps_of_a_truncation(tmp_path: Path, what: str) -> None:
     """After each step, the log is the old one, the new one, or an earlier end of the old one; never
-    with a gap, never fenced.
+    with a gap, never offline.
     """
 
     def change(harness: Harness, log: PartitionLog) -> None:
@@ -517,7 +517,7 @@ def test_a_crash_between_the_steps_of_a_truncation(tmp_path: Path, what: str) ->
             change(harness, log)
         disk.steps_left = -1
         trio.run(harness.restart)
-        assert not harness.service.fenced, step
+        assert not harness.service.offline, step
         log = harness.open(ROLLING)
         if log.log_start_offset == 0:
             assert before.startswith(content(log)), step
@@ -555,7 +555,7 @@ async def test_a_log_that_cannot_be_reset_for_lack_of_space_is_unchanged(
 # -- abandoning a log
 
 
-async def fenced(harness: Harness, name: str) -> None:
+async def offline(harness: Harness, name: str) -> None:
     """Corruption in the middle, found by the next start."""
     log = harness.open(partition=TopicPartition(name, 0))
     harness.write(log, *(batch(b"%d" % number * 50) for number in range(6)))
@@ -564,21 +564,21 @@ async def fenced(harness: Harness, name: str) -> None:
     data[150] ^= 1
     path.write_bytes(data)
     await harness.restart()
-    assert TopicPartition(name, 0) in harness.service.fenced
+    assert TopicPartition(name, 0) in harness.service.offline
 
 
 @pytest.mark.parametrize("unidentified", [False, True])
-async def test_a_fenced_log_is_abandoned_and_starts_empty(
+async def test_an_offline_log_is_abandoned_and_starts_empty(
     follower: Harness, unidentified: bool
 ) -> None:
-    await fenced(follower, "orders")
+    await offline(follower, "orders")
     if unidentified:
         (follower.directories[0] / "orders-0" / "partition.metadata").unlink()
     with pytest.raises(MqError):
         follower.open()
     assert follower.service.discard_corrupt(PARTITION)
     log = follower.open()
-    assert (log.log_start_offset, log.log_end_offset) == (0, 0) and not follower.service.fenced
+    assert (log.log_start_offset, log.log_end_offset) == (0, 0) and not follower.service.offline
     follower.write(log, batch(b"fresh"))
     await follower.restart()
     assert follower.open().log_end_offset == 1
@@ -594,7 +594,7 @@ async def test_a_log_that_fails_at_run_time_is_abandoned(follower: Harness) -> N
         fresh is not log
         and fresh.log_end_offset == 0
         and not follower.failed
-        and not follower.service.fenced
+        and not follower.service.offline
     )
 
 

@@ -34,7 +34,7 @@ async def test_kafkas_partition_opens_reads_and_appends(tmp_path: Path, clean: b
     await harness.service.start()
     assert (
         harness.service.registry.clean_start is clean
-        and not harness.service.fenced
+        and not harness.service.offline
         and not harness.service.reports
     )
     log = harness.service.logs[PARTITION]

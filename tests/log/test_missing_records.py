@@ -133,8 +133,8 @@ def test_the_only_replica_leads_again_with_its_remaining_records(vouched: list[i
 def test_a_failed_start_does_not_hide_the_loss_from_the_next_one(
     monkeypatch: pytest.MonkeyPatch, vouched: list[int], what: str
 ) -> None:
-    """A clean stop writes the checkpoints of the present logs: then nothing shows that they were
-    longer.
+    """A clean shutdown writes the checkpoints of the present logs: then nothing shows that they
+    were longer.
     """
 
     async def main() -> None:

@@ -247,7 +247,7 @@ async def test_a_new_partition_goes_to_the_directory_with_the_fewest(tmp_path: P
     harness.kill()
 
 
-async def test_one_partition_in_two_directories_is_fenced(tmp_path: Path) -> None:
+async def test_one_partition_in_two_directories_is_offline(tmp_path: Path) -> None:
     harness = Harness(tmp_path / "a", tmp_path / "b")
     await harness.service.start()
     harness.open()
@@ -257,7 +257,7 @@ async def test_one_partition_in_two_directories_is_fenced(tmp_path: Path) -> Non
             b"version: 0\ntopic_id: EjRWeJCrze8SNFZ4kKvN7w"
         )
     await harness.restart()
-    assert "two directories" in harness.service.fenced[PARTITION]
+    assert "two directories" in harness.service.offline[PARTITION]
     with pytest.raises(MqError) as caught:
         harness.open()
     assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
@@ -275,7 +275,7 @@ async def test_a_directory_has_one_owner(tmp_path: Path) -> None:
     def service(node_id: int = 1, cluster: str = "c") -> LogService:
         return LogService(
             OsDisk(), SystemClock(), [tmp_path], on_durable=print, on_directory_failed=print,
-            claim=lambda: MetaProperties(cluster, node_id, TOPIC_ID),
+            new_meta_properties=lambda: MetaProperties(cluster, node_id, TOPIC_ID),
         )  # fmt: skip
 
     first = service()
@@ -300,7 +300,7 @@ async def test_only_an_empty_directory_is_claimed(
     def service() -> LogService:
         return LogService(
             OsDisk(), SystemClock(), [tmp_path], on_durable=print, on_directory_failed=print,
-            claim=lambda: MetaProperties("c", 1, TOPIC_ID),
+            new_meta_properties=lambda: MetaProperties("c", 1, TOPIC_ID),
         )  # fmt: skip
 
     for name in ("lost+found", "meta.properties.tmp"):
@@ -337,7 +337,7 @@ async def test_a_lost_partition_does_not_start_empty(
     for _ in range(2):  # the checkpoints of the process in between keep it
         await harness.restart()
         harness.service.fence_missing({PARTITION, other})
-        assert set(harness.service.fenced) == {PARTITION}, (
+        assert set(harness.service.offline) == {PARTITION}, (
             "no record of the other one was ever acknowledged"
         )
         with pytest.raises(
@@ -926,7 +926,7 @@ async def test_unsynced_records_below_the_log_start_may_be_torn(
         segment.write(bytes(100))
     harness.new_service(unsynced_survived=False)
     await harness.service.start()
-    assert not harness.service.fenced
+    assert not harness.service.offline
     harness.kill()
 
 

@@ -148,7 +148,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     def reopen(self) -> None:
         trio.run(self.harness.restart)
-        assert PARTITION in self.harness.service.logs, self.harness.service.fenced
+        assert PARTITION in self.harness.service.logs, self.harness.service.offline
         self.log = self.harness.open(CONFIG)
 
     @rule()

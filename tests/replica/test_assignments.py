@@ -65,7 +65,7 @@ async def test_strays_are_removed_and_logs_with_a_known_topic_id_stay(replicas: 
 async def test_a_recreated_topic_is_not_blocked_by_its_predecessor_s_damaged_log(
     replicas: Replicas,
 ) -> None:
-    replicas.service.fenced[TopicPartition("t", 0)] = "damaged"
+    replicas.service.offline[TopicPartition("t", 0)] = "damaged"
     replicas.assign()
     replicas.replica.assignments.delete("t")
     assert replicas.assign(topic_id=OTHER_ID) is not None

@@ -67,7 +67,7 @@ async def test_a_partition_deleted_while_offline_stays_deleted(
 
 
 async def test_an_offline_partition_does_not_stop_other_partitions(replicas: Replicas) -> None:
-    replicas.service.fenced[TopicPartition("t", 0)] = "damaged"
+    replicas.service.offline[TopicPartition("t", 0)] = "damaged"
     assert replicas.assign("t", 0) is None
     assert replicas.held("t", 1).is_leader
     replicas.replica.assignments.delete("t")
@@ -75,7 +75,7 @@ async def test_an_offline_partition_does_not_stop_other_partitions(replicas: Rep
 
 
 async def test_a_reassigned_partition_is_not_offline_here(replicas: Replicas) -> None:
-    replicas.service.fenced[TopicPartition("t", 0)] = "damaged"
+    replicas.service.offline[TopicPartition("t", 0)] = "damaged"
     replicas.assign(replicas=(ME, TWO))
     replicas.assign(replicas=(TWO,), leader=TWO, epoch=1)
     assert not replicas.replica.offline

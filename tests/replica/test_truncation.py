@@ -180,7 +180,7 @@ def test_a_follower_below_the_leaders_start_resets_its_log(tmp_path: Path) -> No
     ]
     b.kill()
     receive_leader([b], 1, 1, (1, 2))
-    assert b.log.log_end_offset == a.log.log_end_offset and not b.logs.fenced
+    assert b.log.log_end_offset == a.log.log_end_offset and not b.logs.offline
 
 
 class Failovers(RuleBasedStateMachine):

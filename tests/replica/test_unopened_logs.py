@@ -113,9 +113,9 @@ async def test_an_unusable_log_of_a_deleted_topic_leaves_nothing(tmp_path: Path)
     await starting.begin()
     damaged = TopicPartition("t", LAST)
     del starting.service.logs[damaged]
-    starting.service.fenced[damaged] = "damaged"
+    starting.service.offline[damaged] = "damaged"
     await activate(starting, DeleteTopic(OLD), starting.created(NEW))
-    assert not starting.replica.offline and not starting.service.fenced
+    assert not starting.replica.offline and not starting.service.offline
     assert starting.topic_ids() == {NEW}
 
 

@@ -14,7 +14,7 @@ FOUND: dict[str, int] = {
     "closed-connection-keeps-its-unsent-bytes": 1,
     "commit-of-an-aborted-transaction-accepted": 0,
     "coordinator-answers-before-the-commit": 2,
-    "crash-taken-for-an-orderly-stop": 2,
+    "crash-taken-for-a-clean-shutdown": 2,
     "decrypted-bytes-are-not-reported": 0,
     "delete-records-beyond-the-high-watermark": 1,
     "deleted-topics-are-counted": 0,

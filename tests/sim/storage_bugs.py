@@ -54,8 +54,8 @@ def torn_tail_left_in_the_file() -> Patches:
     yield _Loader, "_end_at", end_at
 
 
-@bug("after a crash the last segment is believed as after an orderly stop")
-def crash_taken_for_an_orderly_stop() -> Patches:
+@bug("after a crash the last segment is believed as after a clean shutdown")
+def crash_taken_for_a_clean_shutdown() -> Patches:
     def known(clean: bool, *rest: Any) -> CheckpointedState:
         return CheckpointedState(True, *rest)
 

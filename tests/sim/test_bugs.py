@@ -28,7 +28,7 @@ LAST_SEED = 99
 CLASSES = {
     "recovery": (
         "torn-tail-left-in-the-file",
-        "crash-taken-for-an-orderly-stop",
+        "crash-taken-for-a-clean-shutdown",
         "checksums-not-read",
     ),
     "compaction": (

@@ -1,4 +1,4 @@
-"""The small files of a log directory: checkpoints of offsets, the marker of an orderly stop, and
+"""The small files of a log directory: checkpoints of offsets, the marker of a clean shutdown, and
 `meta.properties`.
 
 A damaged checkpoint counts as missing. That costs time, because recovery scans from the start, but
@@ -63,7 +63,7 @@ def store_offsets(disk: Disk, path: Path, offsets: Mapping[TopicPartition, int])
 
 
 def take_clean_shutdown(disk: Disk, directory: Path) -> int | None:
-    """The broker epoch of an orderly stop; None after any other stop. The marker is removed
+    """The broker epoch of a clean shutdown; None after any other stop. The marker is removed
     durably."""
     path = directory / CLEAN_SHUTDOWN
     try:
@@ -79,7 +79,7 @@ def store_clean_shutdown(disk: Disk, directory: Path, broker_epoch: int) -> None
     disk.write_atomic(directory / CLEAN_SHUTDOWN, encode_clean_shutdown(broker_epoch))
 
 
-def claim_directory(disk: Disk, directory: Path, expected: MetaProperties) -> MetaProperties:
+def ensure_meta_properties(disk: Disk, directory: Path, expected: MetaProperties) -> MetaProperties:
     """The content of `meta.properties`. If the file is missing, it is created from `expected`.
 
     Raises StorageError if the directory belongs to another node or cluster, if it has files but no
@@ -89,7 +89,9 @@ def claim_directory(disk: Disk, directory: Path, expected: MetaProperties) -> Me
     try:
         found = decode_meta_properties(disk.read_bytes(path))
     except FileNotFoundError:
-        foreign = [name for name in disk.list(directory) if name not in _ALLOWED_UNCLAIMED]
+        foreign = [
+            name for name in disk.list(directory) if name not in _ALLOWED_WITHOUT_META_PROPERTIES
+        ]
         if foreign:
             raise StorageError(
                 f"{path} is missing, and {directory} is not empty "
@@ -137,8 +139,9 @@ def _durable_high_watermark(log: PartitionLog) -> Offset | None:
     return log.checkpointed_high_watermark if log.durability.directory_is_durable else None
 
 
-_ALLOWED_UNCLAIMED = (LOCK, META_PROPERTIES + ".tmp", "lost+found")
-"""Files of a directory without `meta.properties`: of an interrupted claim, or of a new file system.
+_ALLOWED_WITHOUT_META_PROPERTIES = (LOCK, META_PROPERTIES + ".tmp", "lost+found")
+"""Files of a directory without `meta.properties`: of an interrupted first start, or of a new file
+system.
 """
 
 _OFFSETS: Final[Mapping[str, Callable[[PartitionLog], Offset | None]]] = {

@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mqd.errors import StorageError
-from mqd.log.disk.checkpoints import CHECKPOINTS, claim_directory, load_offsets, take_clean_shutdown
+from mqd.log.disk.checkpoints import (
+    CHECKPOINTS,
+    ensure_meta_properties,
+    load_offsets,
+    take_clean_shutdown,
+)
 from mqd.log.disk.fsync_failure import clear_mark, has_mark, set_mark
 from mqd.log.disk.log_end_checkpoint import load_log_ends, rewrite_log_ends
 from mqd.log.disk.recovery import load_log
@@ -60,7 +65,7 @@ class Loaded:
     """The content of a log directory."""
 
     logs: list[tuple[PartitionLog, RecoveryReport]] = field(default_factory=list)
-    fenced: list[tuple[TopicPartition, str]] = field(default_factory=list)
+    offline: list[tuple[TopicPartition, str]] = field(default_factory=list)
     deleted: list[Path] = field(default_factory=list)
     """Directories of deleted partitions."""
 
@@ -68,7 +73,7 @@ class Loaded:
 def load_directory(
     disk: Disk,
     directory: LogDirectory,
-    claim: Callable[[], MetaProperties] | None,
+    new_meta_properties: Callable[[], MetaProperties] | None,
     now_ms: int,
     progress: LoadProgress,
     unsynced_survived: bool = True,
@@ -82,8 +87,8 @@ def load_directory(
     path = directory.path
     disk.make_directory(path)
     directory.lock = disk.lock(path / LOCK)
-    if claim is not None:
-        directory.id = claim_directory(disk, path, claim()).directory_id
+    if new_meta_properties is not None:
+        directory.id = ensure_meta_properties(disk, path, new_meta_properties()).directory_id
     return _Loading(
         disk, directory, now_ms, progress, unsynced_survived, survival_proven
     ).load_logs()
@@ -108,7 +113,7 @@ class _Loading:
         self.progress = progress
         self.loaded = Loaded()
         self.disk_error = False
-        """Whether an OSError fenced a log."""
+        """Whether an OSError took a log offline."""
         directory.broker_epoch = take_clean_shutdown(disk, path)
         directory.fsync_failed = self.had_mark = has_mark(disk, path)
         if self.had_mark:
@@ -148,7 +153,7 @@ class _Loading:
             set_mark(self.disk, self.path)
         elif self.had_mark:
             clear_mark(self.disk, self.path)
-        self.directory.partitions = len(self.loaded.logs) + len(self.loaded.fenced)
+        self.directory.partitions = len(self.loaded.logs) + len(self.loaded.offline)
         self._keep_lines_of_unserved()
         self._update_log_ends()
         return self.loaded
@@ -184,7 +189,7 @@ class _Loading:
             )
             self.disk.remove_tree(self.path / str(partition))
         except (StorageError, OSError) as error:
-            self.loaded.fenced.append((partition, str(error)))
+            self.loaded.offline.append((partition, str(error)))
             self.directory.lost_logs += isinstance(error, LogLost)
             self.disk_error = self.disk_error or isinstance(error, OSError)
 
@@ -206,7 +211,7 @@ class _Loading:
         }
         self.directory.unserved_ends = {
             partition: self.log_ends.lines[partition]
-            for partition, _ in self.loaded.fenced
+            for partition, _ in self.loaded.offline
             if partition in self.log_ends.lines
         }
 

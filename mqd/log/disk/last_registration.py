@@ -5,7 +5,7 @@ wrote. Then it stays in the ISRs in which it was. Otherwise it may have lost rec
 acknowledged because of it, and must copy them first. The same holds if one of its log directories
 is missing now.
 
-In Apache Kafka a node reports the epoch only after an orderly stop. Here also after a kill, if the
+In Apache Kafka a node reports the epoch only after a clean shutdown. Here also after a kill, if the
 machine was not restarted: written data that was not synced is then still in the page cache. Not
 after a power cut, on a restored disk, or after a failed sync.
 
@@ -90,14 +90,14 @@ def previous_broker_epoch(
     """The previous broker epoch for the registration. NO_BROKER_EPOCH if written data may be
     missing.
 
-    `clean`: whether every log directory had the marker of an orderly stop. `directories`: those
+    `clean`: whether every log directory had the marker of a clean shutdown. `directories`: those
     that can be used. Raises StorageError if the file is damaged; OSError if it can be neither
     written nor removed.
 
     This process may end before it registers, so the result is made durable for the next one:
-    - If a restart of the machine may have lost data, the epoch is removed. An orderly stop of this
+    - If a restart of the machine may have lost data, the epoch is removed. A clean shutdown of this
       process must not vouch for the data of the process before.
-    - If an orderly stop preceded the restart, nothing was lost, and the new boot id is written if
+    - If a clean shutdown preceded the restart, nothing was lost, and the new boot id is written if
       the disk allows it. The markers are removed by now, and this process may be killed.
     """
     try:

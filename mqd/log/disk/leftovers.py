@@ -101,7 +101,7 @@ def _is_leftover(name: str) -> bool:
 
 def remove_leftovers(disk: Disk, path: Path, report: RecoveryReport) -> tuple[list[Offset], Offset]:
     """Finish interrupted swaps and remove temporary files. Returns the base offsets of the
-    segments, ascending, and the offset of the first offset file. LogDamaged, OSError.
+    segments, ascending, and the offset of the first offset file. Raises LogDamaged, OSError.
     """
     try:
         for finding in finish_interrupted_swaps(disk, path):

@@ -72,8 +72,8 @@ class LogReplay:
             self.producers, self._snapshot_offset = Producers(), 0
 
     def complete_epochs(self, segments: list[Segment], log_start: Offset) -> None:
-        """Add epochs from the batches that the checkpoint of an orderly stop lacks. LogDamaged,
-        OSError.
+        """Add epochs from the batches that the checkpoint of a clean shutdown lacks. Raises
+        LogDamaged, OSError.
 
         With metadata version 1, a stop during a sync could leave an outdated checkpoint. Such a
         replica would truncate committed records (I23).
@@ -110,8 +110,9 @@ class LogReplay:
     def replay(
         self, header: BatchHeader, view: memoryview, due: Offset
     ) -> AbortedTransaction | None:
-        """Process the next batch. `due`: the offset after the batch before it. Behind a gap an
-        epoch begins there, as at a follower. Returns the transaction that the batch aborts, if any.
+        """Process the next batch. `due`: the offset after the batch before it. After a gap, the
+        epoch begins at `due`, as on a follower. Returns the transaction that the batch aborts, if
+        any.
         """
         if header.partition_leader_epoch > self.epochs.latest:
             self.epochs.assign(header.partition_leader_epoch, due)
@@ -122,8 +123,8 @@ class LogReplay:
     def replay_trusted(
         self, segments: list[Segment], end_offset: Offset, high_watermark: Offset
     ) -> None:
-        """Process the batches of trusted segments from the snapshot to `end_offset`. LogDamaged,
-        OSError.
+        """Process the batches of trusted segments from the snapshot to `end_offset`. Raises
+        LogDamaged, OSError.
         """
         due = max(self._snapshot_offset, segments[0].base_offset)
         try:

@@ -1,7 +1,7 @@
 """Recovery of one log: from the files in a partition's directory to a `PartitionLog`. It runs in a
 worker thread, which recovers the logs of a log directory one after the other.
 
-After an orderly stop, recovery trusts the indexes and reads only the batches after the last index
+After a clean shutdown, recovery trusts the indexes and reads only the batches after the last index
 entry. After any other stop it reads every batch from the segment with the recovery point on, and
 checks shape, CRC and offsets. The log ends before the first bad batch, for one of two reasons:
 
@@ -383,7 +383,7 @@ class _Loader:
         elif self.replay.has_gaps:
             # The node was killed before it checkpointed that it copied gaps from a leader.
             log.cleaned_to = start
-        # An orderly stop does not sync a log that never held a record: the sync of its first
+        # A clean shutdown does not sync a log that never held a record: the sync of its first
         # records does (I1).
         log.durability.has_new_files = is_new or (checkpointed.is_clean and not end)
         return log
@@ -401,8 +401,8 @@ class _Loader:
                 checkpointed.log_start_offset,
                 first - 1,
             )
-        # A gap below the checkpointed start proves that segments were removed up to that start. A
-        # power cut then undid a removal, and lost the records between the end and the start.
+        # A gap below the checkpointed start shows that segments up to it were removed. Without a
+        # gap, the checkpoint is wrong.
         if (
             self.segments
             and start > max(end, checkpointed.high_watermark)

@@ -1,4 +1,4 @@
-"""Loads segments that need no scan, because they were synced or an orderly stop left them: their
+"""Loads segments that need no scan, because they were synced or a clean shutdown left them: their
 state comes from their index files.
 """
 
@@ -88,7 +88,7 @@ def _last_timestamp(disk: Disk, path: Path, segment: Segment) -> tuple[int, Offs
 
 
 def load_active(disk: Disk, path: Path, segment: Segment, size: int, interval: int) -> bool:
-    """Load the active segment after an orderly stop: its indexes, and the batches from the last
+    """Load the active segment after a clean shutdown: its indexes, and the batches from the last
     index entry on. False, and the segment is of no use, if they do not agree.
     """
     file = segment.file

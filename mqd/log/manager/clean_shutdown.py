@@ -1,4 +1,4 @@
-"""The orderly stop of a log directory: syncs its logs, then writes checkpoints and Kafka's marker
+"""The clean shutdown of a log directory: syncs its logs, then writes checkpoints and Kafka's marker
 of a clean shutdown.
 """
 
@@ -90,7 +90,7 @@ def _close_logs(disk: Disk, logs: Iterable[PartitionLog]) -> None:
 def _store_closed(
     disk: Disk, directory: LogDirectory, logs: list[PartitionLog], broker_epoch: int, serial: int
 ) -> None:
-    """After `_close_logs`: the checkpoints, and the marker of an orderly stop. In a worker thread.
+    """After `_close_logs`: the checkpoints, and the marker of a clean shutdown. In a worker thread.
     `serial`: see `plan_log_ends`."""
     sound = [log for log in logs if log.is_readable]
     for name in (

@@ -155,7 +155,7 @@ class CompactionPass:
         log = self._log
         try:
             return self._reader.aborted(log, log.segments[0].base_offset, end)
-        except MqError as error:  # the log is damaged and now fenced, or the error is temporary
+        except MqError as error:  # the log is damaged and now offline, or the error is temporary
             raise OSError(errno.ENOMEM, error.message, str(log.path)) from error
 
     # -- a group of segments ---------------------------------------------------------------------

@@ -158,7 +158,7 @@ class Housekeeping:
 
     def checkpoint_high_watermark(self, partition: TopicPartition, high_watermark: Offset) -> None:
         """Set the high watermark of a partition for the next checkpoint. It is written within
-        seconds, or by an orderly stop."""
+        seconds, or by a clean shutdown."""
         log = self._registry.logs.get(partition)
         if log is not None:
             log.checkpointed_high_watermark = min(high_watermark, log.written_end_offset)

@@ -94,7 +94,7 @@ class Reader:
         return found
 
     def _not_read(self, log: PartitionLog, error: OSError) -> MqError:
-        """The error of a read: temporary, or the log is fenced."""
+        """The error of a read: temporary, or the log is offline."""
         failure = storage_error(f"cannot read {log.path}", error)
         return (
             MqError(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))

@@ -1,6 +1,6 @@
 """The logs of a node and their directories: loads, opens, creates and deletes logs.
 
-A log is in `logs` if it is served, and in `fenced` if it is on disk but damaged or misplaced. A
+A log is in `logs` if it is served, and in `offline` if it is on disk but damaged or misplaced. A
 directory that fails goes offline, with all its logs, until the process restarts.
 """
 
@@ -56,23 +56,23 @@ class LogRegistry:
         syncer: Syncer,
         deletes: DelayedDeletes,
         *,
-        claim: Callable[[], MetaProperties] | None,
+        new_meta_properties: Callable[[], MetaProperties] | None,
         unsynced_survived: bool,
         survival_proven: bool,
         on_created: Callable[[PartitionLog], None],
         on_forgotten: Callable[[PartitionLog], None],
         on_directory_failed: Callable[[Path, StorageError], None],
     ) -> None:
-        """`claim`, `unsynced_survived`, `survival_proven`: see `LogService`. `on_forgotten` is
-        called for a deleted log, before its directory is renamed."""
+        """`new_meta_properties`, `unsynced_survived`, `survival_proven`: see `LogService`.
+        `on_forgotten` is called for a deleted log, before its directory is renamed."""
         self.logs: dict[TopicPartition, PartitionLog] = {}
-        self.fenced: dict[TopicPartition, str] = {}
+        self.offline: dict[TopicPartition, str] = {}
         """Partitions on disk that are not served, and why."""
         self.reports: list[RecoveryReport] = []
         """Findings of `load`, for the operator."""
         self.directories = directories
         self.clean_start = False
-        """Whether the last stop of every directory was orderly."""
+        """Whether every directory had a clean shutdown."""
         self.may_lack_records = False
         """Whether `load` found that acknowledged records are missing, or that a write or sync had
         failed. Then this node cannot vouch for its records."""
@@ -87,7 +87,7 @@ class LogRegistry:
         self._deletes = deletes
         self._on_created = on_created
         self._on_forgotten = on_forgotten
-        self._claim = claim
+        self._new_meta_properties = new_meta_properties
         self._unsynced_survived, self._survival_proven = unsynced_survived, survival_proven
         self._placement = LogDirPlacement()
         self._missing_offsets: dict[TopicPartition, str] = {}
@@ -129,7 +129,7 @@ class LogRegistry:
                 load_directory,
                 self._disk,
                 directory,
-                self._claim,
+                self._new_meta_properties,
                 now_ms,
                 progress,
                 self._unsynced_survived,
@@ -147,7 +147,7 @@ class LogRegistry:
             directory.failed = f"{path}: {error}"
             logger.error("log directory is offline directory=%s reason=%s", path, error)
             return
-        for partition, reason in loaded.fenced:
+        for partition, reason in loaded.offline:
             self.fence(partition, reason)
         for path in loaded.deleted:
             logger.info("removing the files of a deleted partition path=%s", path)
@@ -166,7 +166,7 @@ class LogRegistry:
             del self.logs[partition]
             self._keep_checkpoint_lines(log)
             self._keep_checkpoint_lines(other)
-        elif partition not in self.fenced:
+        elif partition not in self.offline:
             self.logs[partition] = log
             if report.missing_offsets is not None:
                 self._missing_offsets[partition] = report.missing_offsets
@@ -187,9 +187,9 @@ class LogRegistry:
         return {one.id: one.found_serial for one in self.online() if one.id is not None}
 
     def fence(self, partition: TopicPartition, reason: str) -> None:
-        self.fenced[partition] = reason
+        self.offline[partition] = reason
         logger.error(
-            "log is fenced, it serves no requests partition=%s reason=%s", partition, reason
+            "log is offline, it serves no requests partition=%s reason=%s", partition, reason
         )
 
     def fence_missing(self, assigned: Collection[TopicPartition]) -> None:
@@ -199,7 +199,7 @@ class LogRegistry:
         Otherwise such a partition would start empty, and the loss would remain unnoticed.
         """
         for partition in assigned:
-            if partition in self.logs or partition in self.fenced:
+            if partition in self.logs or partition in self.offline:
                 continue
             # A partition that had records never restarts empty (I18).
             reason = why_missing(self.directories.values(), partition)
@@ -213,7 +213,7 @@ class LogRegistry:
                 )
         for directory in self.directories.values():
             directory.drop_unserved(
-                directory.unserved_partitions - set(assigned) - set(self.fenced)
+                directory.unserved_partitions - set(assigned) - set(self.offline)
             )
 
     def _keep_checkpoint_lines(self, log: PartitionLog) -> None:
@@ -239,12 +239,12 @@ class LogRegistry:
         """The log of a partition. If there is none, it is created in `directory`, or in the one
         with the fewest logs.
 
-        Raises MqError KAFKA_STORAGE_ERROR for a fenced log, INCONSISTENT_TOPIC_ID if the log on
+        Raises MqError KAFKA_STORAGE_ERROR for an offline log, INCONSISTENT_TOPIC_ID if the log on
         disk is of another topic with the same name. Raises StorageError if the disk is full or no
         directory is online.
         """
-        if partition in self.fenced:
-            raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, self.fenced[partition])
+        if partition in self.offline:
+            raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline[partition])
         log = self.logs.get(partition)
         if log is None:
             log = self.logs[partition] = self._create(partition, topic_id, config, directory)
@@ -311,8 +311,8 @@ class LogRegistry:
         self.stale_recovery_points[partition] = (
             log.durability.recovery_point if log is not None else FOREVER_MS
         )
-        if self.fenced.pop(partition, None) is not None and log is None:
-            self._delete_fenced(partition, unidentified)
+        if self.offline.pop(partition, None) is not None and log is None:
+            self._delete_offline(partition, unidentified)
         if log is None:
             return
         self._placement.recount()
@@ -328,7 +328,7 @@ class LogRegistry:
             return
         self._deletes.add(target, log.config.file_delete_delay_ms)
 
-    def _delete_fenced(self, partition: TopicPartition, unidentified: bool) -> None:
+    def _delete_offline(self, partition: TopicPartition, unidentified: bool) -> None:
         """Its files are not open, so only its directories are renamed."""
         for directory in self.online():
             path = directory.path
@@ -342,7 +342,7 @@ class LogRegistry:
                 self._deletes.add(target, LogConfig().file_delete_delay_ms)
 
     def discard_corrupt(self, partition: TopicPartition) -> bool:
-        """Move a fenced or failed log away, so that `open` begins an empty one. Returns whether
+        """Move an offline or failed log away, so that `open` begins an empty one. Returns whether
         that was done.
 
         Only for a replica that can be copied again: another replica leads, and this one is neither
@@ -350,9 +350,9 @@ class LogRegistry:
         offline directory stay there.
         """
         log = self.logs.get(partition)
-        if partition not in self.fenced and (log is None or log.is_readable):
+        if partition not in self.offline and (log is None or log.is_readable):
             return False
-        reason = self.fenced.get(partition)
+        reason = self.offline.get(partition)
         if not reason and log is not None and log.failure is not None:
             reason = log.failure.reason
         logger.error(
@@ -362,9 +362,9 @@ class LogRegistry:
         )
         if log is not None and self.directories[log.directory].failed is not None:
             del self.logs[partition]
-        self.fenced.setdefault(partition, "it is discarded")
+        self.offline.setdefault(partition, "it is discarded")
         self.delete(partition, unidentified=True)
-        return partition not in self.fenced
+        return partition not in self.offline
 
     # -- failing directories ---------------------------------------------------------------------
 

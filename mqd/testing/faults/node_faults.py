@@ -1,4 +1,4 @@
-"""Faults of nodes: kills, power cuts, clean stops, pauses and wrong clocks."""
+"""Faults of nodes: kills, power cuts, clean shutdowns, pauses and wrong clocks."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ async def test_without_descriptors_a_truncation_is_complete_or_has_no_effect(
         harness.kill()
         harness.new_service(survival_proven=True)
         await harness.service.start()
-        assert harness.service.fenced == {} and harness.read_all(harness.open(CONFIG)) == kept
+        assert harness.service.offline == {} and harness.read_all(harness.open(CONFIG)) == kept
         names = [path.name for path in harness.directories[0].iterdir() if path.is_dir()]
         assert all(is_deleted_directory(name) or name == str(PARTITION) for name in names)
         harness.kill()

@@ -76,7 +76,7 @@ class Node:
 
     @property
     def is_lost(self) -> bool:
-        return PARTITION in self.service.fenced and self.service.registry.may_lack_records
+        return PARTITION in self.service.offline and self.service.registry.may_lack_records
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ async def test_the_alarm_is_repeated_until_the_log_is_abandoned(node: Node) -> N
     node.log = node.harness.open(SMALL)
     node.write(1)
     await node.next_life()
-    assert not node.service.fenced and not node.service.registry.may_lack_records, (
+    assert not node.service.offline and not node.service.registry.may_lack_records, (
         "a new log is not compared with the old one"
     )
 
@@ -153,7 +153,7 @@ async def test_the_same_end_with_another_batch_is_a_loss(node: Node) -> None:
     (node.home / "orders-0" / name).write_bytes((other.home / "orders-0" / name).read_bytes())
     await node.next_life()
     assert [*lost, node.is_lost] == [False, True]
-    assert "found there: end offset 3, leader epoch 0" in node.service.fenced[PARTITION]
+    assert "found there: end offset 3, leader epoch 0" in node.service.offline[PARTITION]
 
 
 async def test_after_a_power_failure_without_proof_nothing_is_compared(node: Node) -> None:
@@ -270,7 +270,7 @@ async def test_a_correct_change_is_not_a_loss(
         await node.service.close()
     for _ in range(2):
         await node.next_life()
-        assert not node.service.fenced and not node.service.registry.may_lack_records
+        assert not node.service.offline and not node.service.registry.may_lack_records
         if (log := node.service.logs.get(PARTITION)) is not None:
             node.log = node.service.open(PARTITION, log.topic_id, SMALL)
             node.write(1, epoch=2)

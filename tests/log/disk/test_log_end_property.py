@@ -151,7 +151,7 @@ def test_a_correct_disk_raises_no_alarm(
                         raise
             machine.process.end()
         await machine.live()
-        assert machine.harness.service.fenced == {}
+        assert machine.harness.service.offline == {}
         assert not any(
             directory.lost_logs for directory in machine.harness.service.directories.values()
         )
@@ -208,7 +208,7 @@ def test_an_older_copy_below_the_checkpoint_always_raises_an_alarm(
         await machine.live()
         assert (
             same_topic
-            and name in map(str, machine.harness.service.fenced)
+            and name in map(str, machine.harness.service.offline)
             and machine.harness.service.registry.may_lack_records
         )
 
@@ -250,4 +250,4 @@ async def test_a_checkpoint_without_space_is_removed_at_a_start(
     machine.process.end()
     monkeypatch.setattr(InlineDisk, "write_atomic", write_atomic)
     await machine.live()
-    assert machine.harness.service.fenced == {}
+    assert machine.harness.service.offline == {}

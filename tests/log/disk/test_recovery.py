@@ -60,14 +60,14 @@ def segment_files(path: Path, suffix: str = ".log") -> list[Path]:
 
 async def reopened(harness: Harness) -> PartitionLog:
     await harness.restart()
-    assert PARTITION in harness.service.logs, harness.service.fenced
+    assert PARTITION in harness.service.logs, harness.service.offline
     return harness.open(SMALL)
 
 
-async def fenced(harness: Harness) -> str:
+async def offline(harness: Harness) -> str:
     await harness.restart()
     assert PARTITION not in harness.service.logs
-    return harness.service.fenced[PARTITION]
+    return harness.service.offline[PARTITION]
 
 
 @pytest.mark.parametrize("clean", [False, True], ids=["killed", "stopped"])
@@ -142,9 +142,9 @@ async def test_one_flipped_bit_at_the_tail_is_torn_and_elsewhere_corruption(
         log = await reopened(harness)
         assert log.log_end_offset == batch_index
     else:
-        reason = await fenced(harness)
+        reason = await offline(harness)
         assert "corruption" in reason and path.name in reason and f"byte {position}:" in reason
-        assert path.read_bytes() == bytes(data), "a fenced log is not changed"
+        assert path.read_bytes() == bytes(data), "an offline log is not changed"
     harness.kill()
 
 
@@ -180,9 +180,9 @@ async def test_after_a_power_failure_unsynced_records_end_at_a_bad_batch(
     harness.new_service(unsynced_survived=False)
     await harness.service.start()
     if recovery_point > left:
-        assert "corruption" in harness.service.fenced[PARTITION]
+        assert "corruption" in harness.service.offline[PARTITION]
     else:
-        assert not harness.service.fenced
+        assert not harness.service.offline
         assert harness.service.logs[PARTITION].log_end_offset == left
         assert any("power failure" in finding for finding in harness.service.reports[0].findings)
         log = harness.open(config)
@@ -213,7 +213,7 @@ async def test_after_a_power_failure_unsynced_records_end_at_a_short_segment(
         with pytest.raises(MqError, match="missing"):
             harness.open(LogConfig(segment_bytes=700))
     else:
-        assert not harness.service.fenced
+        assert not harness.service.offline
         assert harness.service.logs[PARTITION].log_end_offset == left
         assert len(segment_files(tmp_path)) == 2
     harness.kill()
@@ -239,7 +239,7 @@ async def test_after_a_power_failure_an_unsynced_truncation_ends_the_log(
     harness.new_service(unsynced_survived=survived)
     await harness.service.start()
     if survived or recovery_point:
-        assert PARTITION in harness.service.fenced
+        assert PARTITION in harness.service.offline
     else:
         assert harness.service.logs[PARTITION].log_end_offset == begins
         assert segment_files(tmp_path)[-1] == older
@@ -258,7 +258,7 @@ async def test_corruption_across_segments_is_detected_and_other_logs_start(tmp_p
     (other / "partition.metadata").write_bytes(
         (tmp_path / str(PARTITION) / "partition.metadata").read_bytes()
     )
-    assert segment_files(tmp_path)[-1].name in await fenced(harness)
+    assert segment_files(tmp_path)[-1].name in await offline(harness)
     assert [str(partition) for partition in harness.service.logs] == ["other-0"]
     harness.kill()
 
@@ -419,8 +419,8 @@ async def test_a_log_whose_records_are_all_deleted_needs_no_epochs(tmp_path: Pat
 async def test_an_outdated_epoch_file_is_completed_from_the_log(
     tmp_path: Path, content: bytes
 ) -> None:
-    """A clean stop of a node with metadata version 1 could leave one. With it, the replica would
-    truncate committed records, because it would name an older epoch to its leader (I23).
+    """A clean shutdown of a node with metadata version 1 could leave one. With it, the replica
+    would truncate committed records, because it would name an older epoch to its leader (I23).
     """
     harness = await filled(tmp_path, clean=True)
     (tmp_path / str(PARTITION) / "leader-epoch-checkpoint").write_bytes(content)
@@ -488,7 +488,7 @@ async def test_segments_that_overlap_are_refused(tmp_path: Path) -> None:
     first, second = segment_files(tmp_path)[:2]
     twin = first.with_name(f"{int(second.stem) - 1:020d}.log")
     twin.write_bytes(first.read_bytes())
-    assert "orders-0" in await fenced(harness)
+    assert "orders-0" in await offline(harness)
     harness.kill()
 
 
@@ -502,7 +502,7 @@ async def test_symlinks_and_unreadable_files(tmp_path: Path) -> None:
     segment = segment_files(tmp_path / "real")[0]
     segment.unlink()
     segment.mkdir()
-    assert "directory" in (await fenced(harness)).lower()
+    assert "directory" in (await offline(harness)).lower()
     harness.kill()
 
 
@@ -510,19 +510,19 @@ async def test_metadata_of_a_partition(tmp_path: Path) -> None:
     harness = await filled(tmp_path, 8)
     path = tmp_path / str(PARTITION) / "partition.metadata"
     path.write_bytes(b"version: 0\ntopic_id: nonsense")
-    assert "partition.metadata" in await fenced(harness)
+    assert "partition.metadata" in await offline(harness)
     path.unlink()
-    assert "partition.metadata" in await fenced(harness)
+    assert "partition.metadata" in await offline(harness)
     for file in segment_files(tmp_path):
         file.write_bytes(b"")
     await harness.restart()
-    assert not harness.service.logs and not harness.service.fenced and not path.parent.exists(), (
+    assert not harness.service.logs and not harness.service.offline and not path.parent.exists(), (
         "an unfinished creation is undone"
     )
     harness.kill()
 
 
-async def test_a_directory_that_is_not_a_partition_is_fenced_and_kept(tmp_path: Path) -> None:
+async def test_a_directory_that_is_not_a_partition_is_offline_and_kept(tmp_path: Path) -> None:
     for name in ("holiday-2025", "my.photos-delete", "orders-0.1234-delete"):
         (tmp_path / name / "album").mkdir(parents=True)
         (tmp_path / name / "a.jpg").write_bytes(b"jpg")
@@ -530,7 +530,7 @@ async def test_a_directory_that_is_not_a_partition_is_fenced_and_kept(tmp_path: 
     (tmp_path / "holiday-2026" / "diary.log").write_bytes(b"")
     harness = Harness(tmp_path)
     await harness.service.start()
-    assert set(harness.service.fenced) == {
+    assert set(harness.service.offline) == {
         TopicPartition("holiday", 2025),
         TopicPartition("holiday", 2026),
     }
@@ -575,7 +575,7 @@ async def test_only_a_creation_without_acknowledgements_is_undone(
         harness = Harness(tmp_path)
         await harness.service.start()
         harness.kill()
-        assert home.exists() is (PARTITION in harness.service.fenced) is (high_watermark > 0)
+        assert home.exists() is (PARTITION in harness.service.offline) is (high_watermark > 0)
         if home.exists():
             for path in home.iterdir():
                 path.unlink()
@@ -595,7 +595,7 @@ async def test_unsynced_records_without_complete_metadata_are_removed(
     service = harness.service = harness.new_service(unsynced_survived=survived)
     await service.start()
     assert (
-        not service.logs and bool(service.fenced) is survived and path.parent.exists() is survived
+        not service.logs and bool(service.offline) is survived and path.parent.exists() is survived
     )
     harness.kill()
 
@@ -607,7 +607,7 @@ async def test_an_unfinished_log_with_files_of_a_crash_is_not_damaged(
     tmp_path: Path, leftover: str
 ) -> None:
     """Seed 500243 of 3 nodes: the power failed during the first sync. The only replica in sync was
-    fenced permanently, and its partition had no leader.
+    offline permanently, and its partition had no leader.
     """
     harness = await filled(tmp_path, 8)
     harness.kill()
@@ -616,7 +616,7 @@ async def test_an_unfinished_log_with_files_of_a_crash_is_not_damaged(
     (path.parent / leftover).write_bytes(b"")
     service = harness.service = harness.new_service(unsynced_survived=False)
     await service.start()
-    assert not service.logs and not service.fenced and not path.parent.exists()
+    assert not service.logs and not service.offline and not path.parent.exists()
     harness.kill()
 
 
@@ -630,7 +630,7 @@ async def test_a_clean_stop_does_not_make_a_damaged_log_trusted(tmp_path: Path) 
     (tmp_path / ".kafka_cleanshutdown").unlink()
     (tmp_path / "recovery-point-offset-checkpoint").unlink()
     for _ in range(3):
-        await fenced(harness)
+        await offline(harness)
         await harness.service.close()
         assert (tmp_path / ".kafka_cleanshutdown").exists()
         assert decode_offset_checkpoint(
@@ -678,7 +678,7 @@ async def test_a_missing_segment_in_the_middle_fences_the_log(tmp_path: Path, cl
     ) as refused:
         harness.open(SMALL)
     assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
-    assert PARTITION in harness.service.fenced and PARTITION not in harness.service.logs
+    assert PARTITION in harness.service.offline and PARTITION not in harness.service.logs
     await harness.service.close()
     assert PARTITION in decode_offset_checkpoint(
         (tmp_path / "replication-offset-checkpoint").read_bytes()
@@ -811,11 +811,11 @@ async def test_a_full_disk_fences_no_log(tmp_path: Path) -> None:
     harness.kill()
 
 
-async def test_old_formats_and_incomplete_compactions_are_fenced(tmp_path: Path) -> None:
+async def test_old_formats_and_incomplete_compactions_are_offline(tmp_path: Path) -> None:
     harness = await filled(tmp_path, 3, LogConfig())
     home = tmp_path / str(PARTITION)
     (home / f"{0:020d}.log.swap").write_bytes(b"")
-    assert "compaction" in await fenced(harness)
+    assert "compaction" in await offline(harness)
     harness.kill()
 
 

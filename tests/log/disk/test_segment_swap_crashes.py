@@ -46,7 +46,7 @@ class Machine:
         self.harness.disk = InlineDisk(self.disk, self.process)  # type: ignore[assignment]  # a disk with the same calls
         self.harness.new_service(unsynced_survived=not power_cut)
         await self.harness.service.start()
-        assert self.harness.service.fenced == {}
+        assert self.harness.service.offline == {}
 
 
 async def prepared(seed: int, *, checkpointed: bool) -> tuple[Machine, Writer]:

@@ -116,7 +116,7 @@ async def test_a_kill_leaves_all_whole_batches_with_any_contents(
         position, end_offset = position + header.size, header.last_offset + 1
     path.write_bytes(whole[:cut])
     await harness.restart()
-    assert PARTITION in harness.service.logs, harness.service.fenced
+    assert PARTITION in harness.service.logs, harness.service.offline
     assert harness.service.logs[PARTITION].log_end_offset == end_offset
     assert path.read_bytes() == whole[:position]
     harness.kill()
@@ -164,7 +164,7 @@ async def test_a_damaged_length_below_a_checkpoint_is_corruption(
         assert path.read_bytes() == bytes(data[:position])
     else:
         assert PARTITION not in service.logs
-        assert "corruption" in service.fenced[PARTITION]
+        assert "corruption" in service.offline[PARTITION]
         assert path.read_bytes() == bytes(data)
     harness.kill()
 

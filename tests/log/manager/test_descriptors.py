@@ -1,4 +1,4 @@
-"""File descriptors are exhausted: a started operation is undone or waits, no log is fenced or
+"""File descriptors are exhausted: a started operation is undone or waits, no log is offline or
 offline for it, and operation resumes.
 """
 
@@ -63,7 +63,7 @@ async def test_a_write_without_space_is_undone_and_retried_later(
         failed is log
         and error.out_of_space
         and harness.failed == []
-        and harness.service.fenced == {}
+        and harness.service.offline == {}
     )
     assert log.log_end_offset == log.written_end_offset == 1 and numbers(harness, log) == [0]
     assert len(list(log.path.glob("*.log"))) == len(log.segments) == 1
@@ -109,7 +109,7 @@ async def test_temporarily_unreadable_files_are_not_damaged(harness: Harness) ->
         with pytest.raises(MqError) as refused:
             look()
         assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
-    assert service.fenced == {} and log.failure is None
+    assert service.offline == {} and log.failure is None
     heal(harness)
     assert numbers(harness, log) == list(range(30))
 
