@@ -459,10 +459,14 @@ TRANSACTIONS_PER_SEARCH = 500
 """Expired transactions and transactional ids handled in one step. The next step follows shortly."""
 MARKERS_PER_REQUEST = 1000
 """Markers in one WriteTxnMarkers request."""
-SUBSCRIPTION_REGEX_MEMORY = 128 * KIB
-"""Maximum size of a compiled subscription pattern. It limits the time to match one topic name."""
-SUBSCRIPTION_REGEX_STEPS = 1_000_000
-"""Matching steps of a coordinator in one slice: characters times instructions, 2 to 40 ns each."""
+EXPRESSION_CHARS_MAX = 1_000
+"""Characters of a regular expression. RE2 reads them in at most 3 ms."""
+EXPRESSION_CLASSES_MAX = 20
+"""Unicode classes (`\\p{L}`) in a regular expression. RE2 takes up to 0.2 ms for each."""
+EXPRESSION_MEMORY = 128 * KIB
+"""Maximum size of a compiled expression. It limits the time to match one name."""
+EXPRESSION_STEPS = 1_000_000
+"""Matching steps of a coordinator in one slice: characters times instructions, 2 to 13 ns each."""
 ASSIGNOR_BALANCE_STEPS_MAX = 200_000
 """Steps (members and topics that are examined, about 0.1 us each) that one assignment may take
 to make different shares more equal. The next assignment continues.

@@ -1,9 +1,8 @@
 """Subscriptions of consumer groups: the topics that regular expressions match, and a hash that
 changes with any topic.
 
-Expressions are those of RE2, as in Apache Kafka's coordinator. RE2 has no backreferences and no
-lookaround. Its time grows only with the length of the name and the size of the expression. That
-size is bounded, and a `Resolution` works in slices, so no expression blocks the node (I41).
+The size of an expression is bounded (expressions.py), and a `Resolution` works in slices, so no
+expression blocks the node (I41).
 """
 
 from __future__ import annotations
@@ -13,29 +12,21 @@ from hashlib import blake2b
 from typing import Any
 from uuid import UUID
 
-import re2
-
+from mqd.coordinator.expressions import compilation_steps, compiled, matching_steps
 from mqd.coordinator.shard import TopicsView
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import SUBSCRIPTION_REGEX_MEMORY, SUBSCRIPTION_REGEX_STEPS
-
-_OPTIONS = re2.Options()
-_OPTIONS.log_errors = False
-_OPTIONS.max_mem = SUBSCRIPTION_REGEX_MEMORY
-_COMPILATION_STEPS = 20_000
-"""The time to compile an expression, 30 to 200 microseconds, in steps of matching."""
+from mqd.limits import EXPRESSION_CHARS_MAX, EXPRESSION_STEPS
 
 
 def compile_expression(text: str) -> Any:
     """Raises MqError INVALID_REGULAR_EXPRESSION if the text is not valid, or is too large."""
     try:
-        return re2.compile(text, _OPTIONS)
-    except re2.error as error:
-        [cause] = error.args or ("invalid",)
-        cause = cause.decode("utf-8", "replace") if isinstance(cause, bytes) else str(cause)
+        return compiled(text)
+    except ValueError as cause:
         raise MqError(
             ErrorCode.INVALID_REGULAR_EXPRESSION,
-            f"SubscribedTopicRegex `{text}` is not a valid regular expression: {cause}.",
+            f"SubscribedTopicRegex `{text[:EXPRESSION_CHARS_MAX]}` is not a valid regular "
+            f"expression: {cause}.",
         ) from None
 
 
@@ -46,7 +37,9 @@ class Resolution:
     """
 
     def __init__(self, expressions: Iterable[str], topics: TopicsView) -> None:
-        """All expressions are valid: others were refused when a member sent them."""
+        """Others than valid expressions were refused when a member sent them. An earlier release
+        may have accepted one: it matches no topic.
+        """
         self.version = topics.version
         self.matched: dict[str, list[str]] = {text: [] for text in sorted(set(expressions))}
         self._names = sorted(topics.names())
@@ -59,17 +52,21 @@ class Resolution:
     def done(self) -> bool:
         return self._next >= len(self._names) * len(self._texts)
 
-    def advance(self, steps: int = SUBSCRIPTION_REGEX_STEPS) -> bool:
+    def advance(self, steps: int = EXPRESSION_STEPS) -> bool:
         """Match at least one name, and more for so many steps. True when all names are matched."""
         while not self.done and steps > 0:
             which, position = divmod(self._next, len(self._names))
             text, name = self._texts[which], self._names[position]
             if position == 0:
-                self._pattern = compile_expression(text)
-                steps -= _COMPILATION_STEPS
+                try:
+                    self._pattern = compile_expression(text)
+                except MqError:
+                    self._next += len(self._names)
+                    continue
+                steps -= compilation_steps(text)
             if self._pattern.fullmatch(name) is not None:
                 self.matched[text].append(name)
-            steps -= len(name) * self._pattern.programsize
+            steps -= matching_steps(self._pattern, name)
             self._next += 1
         return self.done
 

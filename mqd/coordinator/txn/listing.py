@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Any
 
 from mqd.coordinator.shard import NO_PRODUCER
-from mqd.coordinator.txn.operations import ListTransactions, compiled
+from mqd.coordinator.txn.operations import ListTransactions
 from mqd.coordinator.txn.store import TransactionStore
 from mqd.coordinator.txn.transaction import STATES_BY_LABEL
 from mqd.errors import ErrorCode, MqError
@@ -46,7 +46,6 @@ def described(store: TransactionStore, transactional_id: str) -> dict[str, Any]:
 def listed(store: TransactionStore, op: ListTransactions, wall_ms: int) -> list[dict[str, Any]]:
     """The rows of ListTransactions."""
     states = {STATES_BY_LABEL[name] for name in op.states if name in STATES_BY_LABEL}
-    expression = compiled(op.pattern)
     return [
         {
             "transactional_id": name,
@@ -58,5 +57,4 @@ def listed(store: TransactionStore, op: ListTransactions, wall_ms: int) -> list[
         if (not op.producer_ids or transaction.producer_id in op.producer_ids)
         and (not op.states or transaction.state in states)
         and (op.duration_ms < 0 or wall_ms - transaction.started_ms > op.duration_ms)
-        and (expression is None or expression.fullmatch(name) is not None)
     ]

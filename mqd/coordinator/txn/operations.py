@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import re2
-
+from mqd.coordinator.expressions import compiled
 from mqd.coordinator.shard import GroupOptions, Producer
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import SUBSCRIPTION_REGEX_MEMORY
+from mqd.limits import EXPRESSION_CHARS_MAX
 from mqd.types import NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
 
 # -- operations
@@ -83,8 +82,6 @@ class ListTransactions:
     """Kafka's names; unknown ones match nothing."""
     duration_ms: int = -1
     """Only what began longer ago than this; negative for no filter."""
-    pattern: str = ""
-    """RE2, of the whole transactional id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,18 +179,15 @@ def check(op: Any, options: GroupOptions) -> None:
         )
 
 
-def compiled(pattern: str) -> Any:
+def compiled_pattern(pattern: str) -> Any:
     """A pattern of transactional ids, None for an empty one. Raises MqError
     INVALID_REGULAR_EXPRESSION."""
     if not pattern:
         return None
-    options = re2.Options()
-    options.log_errors = False
-    options.max_mem = SUBSCRIPTION_REGEX_MEMORY
     try:
-        return re2.compile(pattern, options)
-    except re2.error as error:
+        return compiled(pattern)
+    except ValueError as cause:
         raise MqError(
             ErrorCode.INVALID_REGULAR_EXPRESSION,
-            f"{pattern!r} is not a regular expression: {error}",
+            f"`{pattern[:EXPRESSION_CHARS_MAX]}` is not a valid regular expression: {cause}.",
         ) from None

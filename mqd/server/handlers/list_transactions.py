@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mqd.coordinator.txn.operations import ListTransactions, compiled
+from mqd.coordinator.expressions import matching_steps
+from mqd.coordinator.txn.operations import ListTransactions, compiled_pattern
 from mqd.coordinator.txn.transaction import STATES_BY_LABEL
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol.slices import Slices
@@ -20,15 +21,16 @@ from mqd.server.authorization import is_authorized, permissions_of
 from mqd.server.context import Context
 from mqd.server.slices import finished_in_slices
 
+_STEPS_A_ROW = 2_000
+"""So many matching steps are as much work as a row."""
+
 
 async def handle(context: Context, request: Any) -> dict[str, Any]:
-    pattern = request.transactional_id_pattern or ""
-    compiled(pattern)  # refused also where this node coordinates nothing
+    expression = compiled_pattern(request.transactional_id_pattern or "")
     op = ListTransactions(
         frozenset(request.producer_id_filters),
         frozenset(request.state_filters),
         request.duration_filter,
-        pattern,
     )
     responses = await context.node.transactions.call_everywhere(op)
     return {
@@ -39,6 +41,7 @@ async def handle(context: Context, request: Any) -> dict[str, Any]:
         "transaction_states": await finished_in_slices(
             _describable(
                 context,
+                expression,
                 (row for response in responses for row in response["transaction_states"]),
             )
         ),
@@ -46,21 +49,22 @@ async def handle(context: Context, request: Any) -> dict[str, Any]:
 
 
 def _describable(
-    context: Context, rows: Iterable[Mapping[str, Any]]
+    context: Context, expression: Any, rows: Iterable[Mapping[str, Any]]
 ) -> Slices[list[Mapping[str, Any]]]:
-    if permissions_of(context) is None:
+    """The rows that match the expression, if there is one, and that the client may DESCRIBE."""
+    if permissions_of(context) is None and expression is None:
         return list(rows)
     found = []
     for row in rows:
-        if is_authorized(
-            context,
-            Operation.DESCRIBE,
-            ResourceType.TRANSACTIONAL_ID,
-            row["transactional_id"],
-            is_logged=False,
+        name = row["transactional_id"]
+        weight = 1
+        if expression is not None:
+            weight += matching_steps(expression, name) // _STEPS_A_ROW
+        if (expression is None or expression.fullmatch(name) is not None) and is_authorized(
+            context, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, name, is_logged=False
         ):
             found.append(row)
-        yield 1
+        yield weight
     return found
 
 

@@ -53,6 +53,13 @@ def test_many_expressions_are_compiled_in_slices(monkeypatch: pytest.MonkeyPatch
     assert [text for text, names in resolution.matched.items() if names] == ["t7"]
 
 
+def test_an_expression_that_is_too_large_matches_no_topic() -> None:
+    """An earlier release may have stored it."""
+    resolution = Resolution(["a" * 5000, "t.*", "(", "x"], Topics({"t1": 1, "t2": 1}))
+    assert resolution.advance()
+    assert resolution.matched == {"a" * 5000: [], "t.*": ["t1", "t2"], "(": [], "x": []}
+
+
 def test_a_search_without_topics_ends_at_once() -> None:
     assert Resolution(["t.*"], Topics()).done
 
@@ -69,6 +76,14 @@ def test_expressions_that_re2_refuses_are_refused_with_the_cause(wrong: str, cau
         f"SubscribedTopicRegex `{wrong}` is not a valid regular expression: "
     )
     assert cause in refused.value.message
+
+
+def test_a_long_expression_is_quoted_in_part() -> None:
+    with pytest.raises(MqError) as refused:
+        compile_expression("a" * 30_000)
+    assert refused.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert "it has 30,000 characters; at most 1,000 are allowed" in refused.value.message
+    assert len(refused.value.message) < 1200
 
 
 def test_expressions_with_exponential_backtracking_match_in_linear_time() -> None:
