@@ -242,6 +242,10 @@ CONFIG_RESOURCES_MAX = 2_000
 """Topics and nodes in one request that describes or alters configurations. The client retries with
 the rest.
 """
+CONFIG_KEY_CHARS_MAX = 500
+"""Longer names of keys match none in a description of a resource. The names of loggers are the
+longest ones.
+"""
 CONFIG_RESOURCE_REPEATS_MAX = 10
 """Times that one request may describe the same resource: a short request could otherwise get a long
 response.

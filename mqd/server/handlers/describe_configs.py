@@ -15,7 +15,7 @@ are in the unit of the named key.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Collection, Generator, Iterable, Iterator, Mapping
 from itertools import dropwhile
 from typing import Any, Final
 
@@ -32,7 +32,7 @@ from mqd.config import (
 )
 from mqd.controller.configs import ResourceType, effective_node_config, node_id_of
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import CONFIG_RESOURCE_REPEATS_MAX, CONFIG_RESOURCES_MAX
+from mqd.limits import CONFIG_KEY_CHARS_MAX, CONFIG_RESOURCE_REPEATS_MAX, CONFIG_RESOURCES_MAX
 from mqd.security.acls import Operation
 from mqd.server.authorization import is_authorized, refusal
 from mqd.server.context import Context, Node
@@ -73,13 +73,10 @@ async def _respond_in_slices(rows: Iterable[dict[str, Any]]) -> Mapping[str, Any
 
 def _rows(context: Context, request: Any) -> Iterator[dict[str, Any]]:
     denied: list[dict[str, Any]] = []
-    seen: Counter[tuple[int, str, tuple[str, ...]]] = Counter()
+    seen: Counter[tuple[int, str, frozenset[str] | None]] = Counter()
     for resource in request.resources:
-        resource_key = (
-            resource.resource_type,
-            resource.resource_name,
-            tuple(resource.configuration_keys or ()),
-        )
+        wanted = _wanted(resource.configuration_keys)
+        resource_key = (resource.resource_type, resource.resource_name, wanted)
         seen[resource_key] += 1
         protected = acl_resource(resource)
         if protected is not None and not is_authorized(
@@ -95,17 +92,25 @@ def _rows(context: Context, request: Any) -> Iterator[dict[str, Any]]:
                 ),
             )
         else:
-            yield _resource(context.node, request, resource)
+            yield _resource(context.node, request, resource, wanted)
     yield from denied
 
 
-def _resource(node: Node, request: Any, resource: Any) -> dict[str, Any]:
-    keys = resource.configuration_keys
+def _wanted(keys: Collection[str] | None) -> frozenset[str] | None:
+    """The requested keys, None for all keys. Those that are longer than every key are left out:
+    their hashes could take long.
+    """
+    return frozenset(key for key in keys if len(key) <= CONFIG_KEY_CHARS_MAX) if keys else None
+
+
+def _resource(
+    node: Node, request: Any, resource: Any, wanted: frozenset[str] | None
+) -> dict[str, Any]:
     try:
         configs = [
             config
             for config in _configs(node, request, resource)
-            if not keys or config["name"] in keys
+            if wanted is None or config["name"] in wanted
         ]
     except MqError as error:
         return _refused(resource, error)

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from mqd.config import NODE_OPTIONS, TOPIC_OPTIONS
+from mqd.limits import CONFIG_KEY_CHARS_MAX
+from mqd.server.handlers import describe_configs
 from tests.server.handlers.node import FakeNode, running_node
 
 TOPIC, NODE, LOGGER = 2, 4, 8
@@ -45,6 +47,33 @@ async def alter(
     assert (row.resource_type, row.resource_name) == (kind, name)
     assert (row.error_message is None) == (row.error_code == 0)
     return int(row.error_code)
+
+
+async def test_named_keys_are_described_once() -> None:
+    async with running_node() as node:
+        keys = ["message.max.bytes", "", "x" * 30_000, "log.retention.ms", "message.max.bytes"]
+        row = await describe(node, NODE, "1", keys)
+        assert [config.name for config in row.configs] == ["log.retention.ms", "message.max.bytes"]
+        for none in ([""], ["x" * 30_000]):
+            assert (await describe(node, NODE, "1", none)).configs == []
+
+
+def test_the_number_and_size_of_requested_keys_do_not_matter() -> None:
+    """Each key of the node is looked up once. Keys that are too long are not hashed."""
+    keys = [Key("a"), *map(Key, ["b"] * 3900), Key("x" * (CONFIG_KEY_CHARS_MAX + 1))]
+    assert describe_configs._wanted(keys) == frozenset("ab")
+    assert keys[-1].hashes == 0 and sum(key.hashes for key in keys) == 3901
+    assert describe_configs._wanted(None) is None and describe_configs._wanted([]) is None
+
+
+class Key(str):
+    """Counts how often it is hashed."""
+
+    hashes = 0
+
+    def __hash__(self) -> int:
+        self.hashes += 1
+        return super().__hash__()
 
 
 async def test_every_key_is_listed() -> None:
