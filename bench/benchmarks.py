@@ -53,7 +53,7 @@ class Run:
 Benchmark = Callable[[Broker, Run], list[Figure]]
 BENCHMARKS: dict[str, Benchmark] = {}
 SECURED = ("client-produce-100b", "client-produce-1k", "client-consume-1k")
-"""Those whose load is librdkafka, which has TLS and SASL. The C generators have neither."""
+"""Benchmarks whose load is librdkafka, which has TLS and SASL. The C generators have neither."""
 
 
 def benchmark(name: str) -> Callable[[Benchmark], Benchmark]:

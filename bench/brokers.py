@@ -52,7 +52,7 @@ class Broker:
     halt: Callable[[], None] | None = None
     fixed_topic: str | None = None
     security: ClusterSecurity | None = None
-    """That of librdkafka's clients. All other requests use PLAINTEXT."""
+    """How librdkafka's clients connect. All other requests use PLAINTEXT."""
     secured_port: int = 0
     """The port of the listener with `security`."""
     process: subprocess.Popen[bytes] | None = None

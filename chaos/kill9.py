@@ -55,7 +55,7 @@ class Trial:
     """One seeded run. `early_kills`: the number of kills during recovery."""
 
     cluster: Ensemble
-    """Of one node."""
+    """A cluster of one node."""
     rounds: int
     seed: int
     partitions: int

@@ -57,7 +57,7 @@ def _request(api_key: int, body: bytes) -> bytes:
 
 
 def _error_code(sock: socket.socket) -> int:
-    """Of the next response."""
+    """The error code of the next response."""
     with sock.makefile("rb") as stream:
         size = stream.read(4)
         response = stream.read(int.from_bytes(size, "big"))

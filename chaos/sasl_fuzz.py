@@ -39,7 +39,7 @@ _BATCH = 8
 _BATCHES = 25
 """Between two logins of the good client."""
 _KNOWN_USERS = 8
-"""Of the file, besides the good client."""
+"""Users of the file, besides the good client."""
 _MEASURED = 24
 """Logins that are measured between two logins of the good client. Half of them are of known users,
 on average.

@@ -196,9 +196,9 @@ def _add_storage(commands: _SubParsersAction[ArgumentParser]) -> None:
     command = actions.add_parser(
         "add-user",
         help="add the first user of a new cluster",
-        description="Add a user that the new cluster has from its first start. Run it before the "
-        "first start, on any node; if on several, with the same users. In a cluster that exists, "
-        "use `mqctl user create`.",
+        description="Create the first user of a new cluster. Run it before the first start, on any "
+        "node; if on several, with the same users. In a cluster that exists, use `mqctl user "
+        "create`.",
         epilog="Example: mqd storage add-user admin --data data",
     )
     command.add_argument("--data", required=True, metavar="DIR", help="data directory of the node")
@@ -213,8 +213,8 @@ def _add_storage(commands: _SubParsersAction[ArgumentParser]) -> None:
     command = actions.add_parser(
         "hash-password",
         help="write a user of PLAIN, with the hash of the password",
-        description="Write the line of a user for the file that users_file in the JAAS string of "
-        "PLAIN names. Without --file, print it.",
+        description="Write one line of a `users_file`: a PLAIN user and the hash of the password. "
+        "Without --file, print it.",
         epilog="Example: mqd storage hash-password alice --file plain-users",
     )
     command.add_argument(
@@ -231,8 +231,8 @@ def _add_user_options(command: ArgumentParser, *, iterations: int) -> None:
         type=int,
         default=iterations,
         metavar="N",
-        help="PBKDF2 iterations; more slow down guessing and logins [4096 to 16384; default: "
-        f"{iterations}]",
+        help="PBKDF2 iterations. More iterations make guessing and logins slower [4096 to 16384; "
+        f"default: {iterations}]",
     )
     command.add_argument(
         "--password-file",

@@ -133,10 +133,10 @@ HANDSHAKE_SECONDS_MAX = 10.0
 SASL_REQUESTS_MAX = 16
 """Requests of a client before the end of its authentication. SCRAM needs five."""
 USERS_FILE_BYTES_MAX = 16 * 2**20
-"""Of the file with users of PLAIN: about 100,000 users."""
+"""The size of the file with users of PLAIN: about 100,000 users."""
 KEY_SET_BYTES_MAX = 1 * MIB
 KEY_SET_TIMEOUT_SECONDS = 10.0
-"""Of a document with the keys that verify tokens."""
+"""Bounds of a document with the keys that verify tokens."""
 REQUEST_PARTITIONS_MAX = 50_000
 """Partitions in one Produce or Fetch request."""
 

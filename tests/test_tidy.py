@@ -182,7 +182,7 @@ def tree(name: str) -> ast.Module:
 
 @cache
 def nodes(name: str) -> tuple[ast.AST, ...]:
-    """Those of `ast.walk`, in its order. Its generators take longer than a parse."""
+    """The nodes of `ast.walk`, in its order. Its generators take longer than a parse."""
     found: list[ast.AST] = [tree(name)]
     for node in found:
         for value in vars(node).values():
@@ -472,6 +472,24 @@ def log_formats(name: str) -> Iterator[tuple[int, str]]:
         if node.func.attr in LOG_METHODS and "logger" in ast.unparse(node.func.value).lower():
             text = node.args[1 if node.func.attr == "log" else 0]
             yield node.lineno, str(text.value) if isinstance(text, ast.Constant) else ""
+
+
+BEGINS_WITHOUT_A_NOUN = re.compile(r"\s*(Of|Those|That of)\b")
+_OLDER = {"mqd/security/sasl_options.py": 1}
+
+
+def test_docstrings_begin_with_their_noun() -> None:
+    """`The schema of every batch.`, and not `Of every batch.`: the name above is only a hint."""
+    found = Counter(
+        name
+        for name in python_files("mqd", "mqctl", "spark", "chaos", "bench")
+        for node in nodes(name)
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+        and BEGINS_WITHOUT_A_NOUN.match(node.value.value)
+    )
+    assert found <= Counter(_OLDER), found - Counter(_OLDER)
 
 
 def test_log_lines_are_an_event_and_key_value_pairs() -> None:

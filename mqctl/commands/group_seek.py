@@ -74,8 +74,8 @@ def seek(
 ) -> None:
     """Reset the committed offsets of a group.
 
-    Without TOPIC: of all partitions with a committed offset. The group must have no members: stop
-    them first. If the group does not exist and you specify topics, the command creates the group.
+    Without TOPIC, it resets all partitions with a committed offset. The group must have no members:
+    stop them first. If the group does not exist and you specify topics, the command creates it.
     An offset outside of the log becomes the log start or the log end. Partitions without a leader
     are reported and not changed; the exit code is 3 then.
 

@@ -75,7 +75,8 @@ def create(
     source: str | None,
     password_file: Any,
 ) -> None:
-    """Save a profile, or replace it. The file has mode 0600, and absolute paths.
+    """Save a profile, or replace it. The file has mode 0600. Paths in it are stored as absolute
+    paths.
 
     NAME: 1 to 64 characters of a-z A-Z 0-9 . _ -
 

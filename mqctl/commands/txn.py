@@ -319,8 +319,9 @@ def abort(
 ) -> None:
     """Abort a hanging transaction in one partition.
 
-    A transaction that its coordinator knows is rejected without --force: it would be aborted in
-    this partition, but may be committed in others. `mqctl txn fence` aborts it in all partitions.
+    Without --force, the command refuses a transaction that its coordinator knows. It would be
+    aborted in this partition, but may be committed in others. `mqctl txn fence` aborts it in all
+    partitions.
 
     \b
     mqctl txn abort orders:0 --start-offset 1042

@@ -249,7 +249,7 @@ async def _alter(
 
 
 async def _credentials(admin: Admin, names: tuple[str, ...]) -> Credentials:
-    """Those of the users that exist. Raises ClientError for any other error."""
+    """The credentials of the named users that exist. Raises ClientError for any other error."""
     from mqd.client.errors import ClientError
     from mqd.errors import ErrorCode
 

@@ -67,7 +67,7 @@ class ArrowBatches:
         rows_max: int,
     ) -> None:
         self.schema: pa.Schema = schema(DEFAULT_COLUMNS if columns is None else columns)
-        """Of every batch."""
+        """The schema of every batch."""
         check_whole("rows_max", rows_max, 1)
         self._next_of = next_of
         self._fetcher = fetcher

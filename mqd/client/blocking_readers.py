@@ -86,7 +86,7 @@ class BlockingArrowBatches:
         self._loop = loop
         self._wrapped = wrapped
         self.schema = wrapped.schema
-        """Of every batch."""
+        """The schema of every batch."""
 
     def next(self, timeout_s: float | None = None) -> pa.RecordBatch | None:
         """The next Arrow batch; None at the end, and after `timeout_s` without one."""

@@ -121,9 +121,7 @@ class TransactionDescription:
     started_ms: int
     partitions: tuple[TopicPartition, ...]
     owner: tuple[int, int] | None = None
-    """Of a prepared transaction: the producer id and epoch that end it.
-
-    Apache Kafka does not tell.
+    """The producer id and epoch that end a prepared transaction. Apache Kafka does not return them.
     """
 
 

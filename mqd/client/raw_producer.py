@@ -127,7 +127,7 @@ class RawProducer:
 
     @property
     def phase(self) -> Phase | None:
-        """Of the transaction; None without a transactional id."""
+        """The phase of the transaction; None without a transactional id."""
         return None if self._calls is None else self._calls.state.phase
 
     # -- transactions

@@ -46,11 +46,11 @@ class Security:
     """With SASL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER."""
     username: str | None = None
     password: str | None = field(default=None, repr=False)
-    """Of PLAIN and SCRAM."""
+    """The password of PLAIN and SCRAM."""
     token: Token | None = field(default=None, repr=False)
-    """Of OAUTHBEARER: a token, or a function that returns one for each login."""
+    """The token of OAUTHBEARER, or a function that returns one for each login."""
     sasl_extensions: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Of OAUTHBEARER: further names and values for the broker."""
+    """Further names and values of OAUTHBEARER for the broker."""
 
     def __post_init__(self) -> None:
         if self.protocol not in SecurityProtocol.__members__:

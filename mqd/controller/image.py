@@ -121,7 +121,7 @@ class MetadataImage:
         self.scram_credentials: dict[tuple[str, ScramMechanism], ScramCredential] = {}
         """By user and mechanism."""
         self.scram_shapes = ScramShapes()
-        """Those of `scram_credentials`."""
+        """The shapes of `scram_credentials`."""
         self.acls: dict[UUID, Acl] = {}
         self.client_quotas: dict[QuotaEntity, dict[str, float]] = {}
         """By entity: quota key to value. No dict is empty, and none is ever changed."""

@@ -76,7 +76,7 @@ def sweep(
 def without_lost_replicas(
     image: MetadataImage, topic: TopicImage, partition: int, may_lead: frozenset[NodeId]
 ) -> frozenset[NodeId]:
-    """Those of `may_lead` whose replica of this partition is not lost."""
+    """The nodes of `may_lead` whose replica of this partition is not lost."""
     if not image.lost_replicas:
         return may_lead
     return may_lead - {

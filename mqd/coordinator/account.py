@@ -34,7 +34,7 @@ def text_bytes(text: str) -> int:
 
 
 class Account:
-    """Of one shard."""
+    """The account of one shard."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from mqd.types import Offset, TopicPartition
 
 
 class ContextState(Enum):
-    """Of a shard while this node leads its partition (Kafka: CoordinatorState)."""
+    """The state of a shard while this node leads its partition (Kafka: CoordinatorState)."""
 
     LOADING = auto()
     """The log is being replayed."""
@@ -71,7 +71,7 @@ class CoordinatorContext:
     last_absence: float
     """Monotonic seconds: the last loss of contact with the controller that the shard knows."""
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
-    """Of the task that loads the shard."""
+    """The scope of the task that loads the shard."""
     state: ContextState = ContextState.LOADING
     end: Offset = 0
     """After the last record that the shard has replayed. A response waits until the high watermark
@@ -106,4 +106,4 @@ class CoordinatorContext:
 
 
 Contexts: TypeAlias = dict[int, CoordinatorContext]
-"""Those of one topic on this node, by partition."""
+"""The contexts of one topic on this node, by partition."""

@@ -27,8 +27,7 @@ RELOAD_AFTER_BUG_SECONDS = 10.0
 
 
 class CoordinatorLoader:
-    """Of one internal topic. Shards are loaded one after the other, so that the first are ready
-    early."""
+    """Loads the shards of one internal topic, one after the other. So the first are ready early."""
 
     def __init__(
         self,

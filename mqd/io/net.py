@@ -346,9 +346,9 @@ class EpollPoller:
         self._ready: dict[int, Ready] = {}
         self._layered: dict[int, LayeredSocket] = {}
         self._holding: dict[int, LayeredSocket] = {}
-        """Those of `_layered` that hold bytes, and that are watched for them."""
+        """The sockets of `_layered` that hold bytes, and that are watched for them."""
         self._flushing: set[int] = set()
-        """Those of `_layered` whose unsent bytes this poller sends."""
+        """The sockets of `_layered` whose unsent bytes this poller sends."""
         self._wake = -1
         """The eventfd, from the first `LayeredSocket` on."""
 

@@ -155,11 +155,11 @@ def decode_assignment(data: Buffer) -> tuple[TopicPartition, ...]:
 
 
 class WholeAssignment(NamedTuple):
-    """Of one member."""
+    """The assignment of one member."""
 
     partitions: tuple[TopicPartition, ...] = ()
     user_data: bytes = b""
-    """Of a custom assignor."""
+    """Data of a custom assignor."""
 
 
 def decode_whole_assignment(data: Buffer, elements: Elements | None = None) -> WholeAssignment:

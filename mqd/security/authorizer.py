@@ -121,7 +121,7 @@ class Relevant(NamedTuple):
     """The ACLs that may decide about one resource."""
 
     acls: tuple[Acl, ...]
-    """Of the principal and the host that ask, the most specific pattern first."""
+    """The ACLs of the requesting principal and host, the most specific pattern first."""
     has_acls: bool
     """Whether any ACL matches the resource, also of others."""
 
@@ -267,7 +267,7 @@ class Authorizer:
         """Literal patterns, `*` included."""
         self._prefixed: dict[tuple[ResourceType, str], _AclsOfPrincipals] = {}
         self._prefix_lengths: dict[ResourceType, _Lengths] = {}
-        """Of the prefixed patterns."""
+        """Lengths of the prefixed patterns."""
         self._of_principal: dict[tuple[ResourceType, str], dict[UUID, Acl]] = {}
         self._permissions: dict[tuple[Principal, str], Permissions] = {}
         self._room = AUTHORIZER_DECISIONS_MAX

@@ -23,7 +23,7 @@ _NAMES: Final = {
     "0.9.2342.19200300.100.1.25": "DC",
     "0.9.2342.19200300.100.1.1": "UID",
 }
-"""Those of RFC 2253. Java prints them by name, and all others by number."""
+"""The names of RFC 2253. Java prints them by name, and all others by number."""
 _SEQUENCE, _SET, _OID, _VERSION, _EXTENSIONS = 0x30, 0x31, 0x06, 0xA0, 0xA3
 _OCTETS, _UTC_TIME = 0x04, 0x17
 _STRINGS: Final = {

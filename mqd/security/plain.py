@@ -44,7 +44,7 @@ class PlainTable(Protocol):
 
 
 def keyed_hash(key: bytes, user: str, password: str) -> bytes:
-    """Of a password, with a key of this process."""
+    """The hash of a password, with a key of this process."""
     # neither contains NUL: it separates them in a token
     return hmac.digest(key, f"{user}\0{password}".encode("utf-8", "surrogatepass"), sha256)
 

@@ -27,7 +27,7 @@ ITERATIONS_MIN: Final = 4_096
 ITERATIONS_MAX: Final = 16_384
 """Kafka's bounds. Above the maximum, a login would cost a client more than 10 ms."""
 NONCE_BITS: Final = KAFKA_SALT_BITS
-"""Of nonces and salts, as in Kafka: 26 characters."""
+"""Bits of nonces and salts, as in Kafka: 26 characters."""
 _DEFAULT_SHAPE = ScramShape(ITERATIONS_MIN, 0)
 """Shape of a default credential. Clusters without credentials show it for every user."""
 _DIGEST_BITS = 256

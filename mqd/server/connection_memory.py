@@ -52,7 +52,7 @@ class ConnectionMemory:
         self._stall_seconds = config.integer("connections.max.write.stall.ms") / 1000
         self.evicted = 0
         self.stalled = 0
-        """Of the evicted connections: those that took no byte for `_stall_seconds`."""
+        """Evicted connections that took no byte for `_stall_seconds`."""
         self.waits = 0
 
     def request_pool(self, listener: str) -> RequestPool:

@@ -23,7 +23,7 @@ _BUFFER_BYTES_MIN = 64 * KIB
 _SCARCE_BUFFER_BYTES_MIN = 16 * KIB
 """The same while connections wait for memory: what a waiting connection holds."""
 _RECEIVE_BYTES_MAX = 1 * MIB
-"""Of one frame with one call: about a millisecond, page faults included."""
+"""Bytes that one call receives of a frame: about a millisecond, page faults included."""
 _NO_BYTES = memoryview(b"")
 
 

@@ -41,5 +41,5 @@ def set_logger_level(name: str, level: str | None) -> None:
 
 
 def _name(level: int) -> str:
-    """Of the nearest level at or below: Python's levels are any int."""
+    """The name of the nearest level at or below: Python's levels are any int."""
     return _NAMES[max((known for known in _NAMES if known <= level), default=logging.DEBUG)]

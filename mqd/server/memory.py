@@ -71,7 +71,7 @@ class Holder(Protocol):
 
     @property
     def address(self) -> str:
-        """Of the peer, without the port."""
+        """The address of the peer, without the port."""
         ...
 
     @property
@@ -127,7 +127,7 @@ class RequestPool:
         self.bytes = 0
         self.bytes_max = bytes_max
         self.leaving = 0
-        """Of `bytes`: memory of tasks whose connections have closed. It is free when they end."""
+        """The part of `bytes` that tasks of closed connections use. It is free when they end."""
         self._parked = 0
         """Bytes of parked fetches."""
         self._over_limit: Holder | None = None

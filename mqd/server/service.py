@@ -61,7 +61,7 @@ class ServerStatistics:
     """Connections that were closed because they held too much memory, did not take their responses,
     or gave their place to another."""
     stalled_connections: int
-    """Of these: took no byte of a response for `connections.max.write.stall.ms`."""
+    """The ones among these that took no byte of a response for `connections.max.write.stall.ms`."""
     memory_waits: int
     """The number of times that a connection waited for memory in the middle of a request."""
     failed_logins: int

@@ -29,7 +29,7 @@ class ImageTopics:
         """Racks of each partition of a topic."""
         self._digests: dict[str, bytes] = {}
         self._racks: dict[tuple[NodeId, ...], Racks] = {}
-        """Of replicas that stand on these nodes."""
+        """Racks of replicas on these nodes."""
         self._rack_of: dict[NodeId, str | None] = {}
         """What was so when those were looked up."""
 

@@ -51,7 +51,7 @@ class Contents:
     """What identifies a batch, beside its id."""
 
     rows: RowSum = NO_ROWS
-    """Of all tasks, in any order."""
+    """The rows of all tasks, in any order."""
     planned_ms: int | None = None
     """`checkpoint_files.planned_ms_of`; None where the driver cannot read the checkpoint."""
 
@@ -74,8 +74,8 @@ class Decision:
     transactions: tuple[Prepared, ...]
     ended: bool
     claim: str = ""
-    """Of the newest plan; empty once its batch is complete. A commit or a task under another claim
-    is superseded."""
+    """The claim of the newest plan; empty once its batch is complete. A commit or a task under
+    another claim is superseded."""
     contents: Contents = NO_CONTENTS
 
     def as_ended(self) -> Decision:
@@ -84,7 +84,7 @@ class Decision:
 
     @property
     def offset(self) -> int:
-        """Of its entries."""
+        """The offset of its entries."""
         return self.batch_id + 1
 
 

@@ -64,7 +64,7 @@ class Marker:
     query_id: str
     rows: int
     hashes: int
-    """Of `RowSum`."""
+    """The hashes of `RowSum`."""
     time_ms: int
     """Wall time of the task, in milliseconds since 1970, before it committed."""
     planned_ms: int | None = None

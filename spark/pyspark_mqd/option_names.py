@@ -15,7 +15,7 @@ from .connection import HONOURED, PREFIX
 from .errors import OptionError, shortened
 
 SIMILARITY_MIN = 0.85
-"""Of `difflib`: two wrong characters in 14, for example."""
+"""The ratio of `difflib`: two wrong characters in 14, for example."""
 
 SOURCE_NAMES = (
     *("assign", "subscribe", "subscribePattern"),

@@ -94,7 +94,7 @@ class RowEncoder:
     ) -> None:
         self.rows = 0
         self.sum = RowSum()
-        """Of all rows so far, with `summed`."""
+        """The sum of all rows so far, with `summed`."""
         self._options = options
         self._columns = columns
         self._partition_count = partition_count

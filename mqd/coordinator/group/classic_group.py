@@ -88,7 +88,7 @@ class ClassicGroup:
         self.initial_delay: InitialDelay | None = None
         """The delay of the first rebalance of an empty group."""
         self._subscriptions: ClassicSubscriptions | None = None
-        """Of the last generation. None if the coordinator cannot know them."""
+        """The subscriptions of the last generation. None if the coordinator cannot know them."""
 
     # -- records
 

@@ -36,7 +36,7 @@ class ClassicGroupMembers(Mapping[str, ClassicGroupMember]):
         self.size = 0
         """Bytes in memory of members and pending members."""
         self.replaced_bytes = 0
-        """Of protocols that members had, since the group noted their subscriptions."""
+        """Bytes of protocols that members had, since the group noted their subscriptions."""
 
     def __getitem__(self, member_id: str) -> ClassicGroupMember:
         return self._by_id[member_id]

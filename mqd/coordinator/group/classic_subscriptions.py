@@ -24,14 +24,14 @@ _COMPARED_MAX: Final = 4
 
 
 class ClassicSubscriptions:
-    """Of the members of one generation."""
+    """The subscriptions of the members of one generation."""
 
     def __init__(self, metadata: Iterable[bytes]) -> None:
         self._metadata = list(metadata)
         self.bytes = sum(map(len, self._metadata))
 
     def subscribed(self, topics: Collection[str]) -> Subscribed:
-        """Those of `topics` that a member subscribes to."""
+        """The names of `topics` that a member subscribes to."""
         wanted = {topic.encode(): topic for topic in topics}
         found: set[bytes] = set()
         lists: list[bytes] = []

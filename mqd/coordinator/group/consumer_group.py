@@ -56,7 +56,7 @@ class ConsumerGroup:
         """Member ids by instance id."""
         self.owners: dict[tuple[UUID, int], str] = {}
         self._size = 0
-        """Of all members, in bytes."""
+        """The size of all members, in bytes."""
 
     # -- records -----------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ _PAUSE_SECONDS: Final = 0.005
 _CHECK_AGAIN_SECONDS: Final = 0.25
 """Until the next check whether the last portion was written."""
 _PORTION_BYTES: Final = 256 * 1024
-"""Of tombstones."""
+"""Bytes of tombstones in one portion."""
 _PORTION_RECORDS: Final = 1_000
 """Tombstones: 5 us each, with their replay."""
 _STEPS_A_ROW: Final = 7

@@ -47,7 +47,7 @@ class OffsetTransaction:
     committed: bool | None = None
     """The outcome; None until its marker."""
     keys: dict[OffsetCommitKey, None] = field(default_factory=dict)
-    """Of its waiting offsets."""
+    """The keys of its waiting offsets."""
 
 
 Waiting: TypeAlias = dict[OffsetTransaction, Stored]
@@ -55,11 +55,11 @@ Waiting: TypeAlias = dict[OffsetTransaction, Stored]
 
 @dataclass(slots=True)
 class GroupOffsets:
-    """Of one group, by topic and partition. No entry is empty."""
+    """The offsets of one group, by topic and partition. No entry is empty."""
 
     committed: dict[str, dict[int, Stored]] = field(default_factory=dict)
     pending: dict[str, dict[int, Waiting]] = field(default_factory=dict)
-    """Of transactions that are open, or that `apply_ended` has not reached yet."""
+    """Offsets of transactions that are open, or that `apply_ended` has not reached yet."""
     bytes: int = 0
 
     def get(self, topic: str, partition: int) -> OffsetCommit | None:
@@ -148,7 +148,7 @@ def topic_weight(topic: str) -> int:
 
 
 class OffsetStore:
-    """Of all groups of one shard."""
+    """The offsets of all groups of one shard."""
 
     def __init__(self) -> None:
         self._groups: dict[str, GroupOffsets] = {}
@@ -157,7 +157,7 @@ class OffsetStore:
         self._open: dict[int, OffsetTransaction] = {}
         """By producer id. None is empty."""
         self._ended: deque[OffsetTransaction] = deque()
-        """Those that still have offsets in `pending`."""
+        """Transactions that still have offsets in `pending`."""
         self._places = 0
         self.bytes = 0
         """Bytes in memory."""
@@ -167,7 +167,7 @@ class OffsetStore:
         return self._groups.get(group_id)
 
     def topics(self) -> Collection[str]:
-        """Of which any group has an offset."""
+        """The topics of which any group has an offset."""
         return self._of_topic
 
     def groups_of(self, topic: str) -> Collection[str]:

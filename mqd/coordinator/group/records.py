@@ -44,7 +44,7 @@ class OffsetCommit(_Fields):
 
     offset: int
     leader_epoch: int = NO_EPOCH
-    """Of the last record that was consumed; -1 if the client sent none."""
+    """The epoch of the last record that was consumed; -1 if the client sent none."""
     metadata: str = ""
     commit_timestamp: int = 0
     """Wall time in milliseconds."""
@@ -116,7 +116,7 @@ class ConsumerGroupMetadataKey(_GroupKey):
 class ConsumerGroupMetadata(_Fields):
     epoch: int
     metadata_hash: int = 0
-    """Of all topics that the group is subscribed to (KIP-1101), as a signed 64-bit number."""
+    """The hash of all topics that the group is subscribed to (KIP-1101): a signed 64-bit number."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ class Group(Protocol):
         ...
 
     def subscribed(self, topics: Collection[str]) -> Subscribed:
-        """Those of `topics` whose offsets are in use."""
+        """The names of `topics` whose offsets are in use."""
         ...
 
     def offsets_expire_from(self, commit_wall_ms: int) -> int | None:

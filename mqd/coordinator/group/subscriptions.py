@@ -45,7 +45,7 @@ class Resolution:
         self._names = sorted(topics.names())
         self._texts = list(self.matched)
         self._pattern: Any = None
-        """Of the expression that is matched now. The others take no memory."""
+        """The compiled expression that is matched now. The others take no memory."""
         self._next = 0
 
     @property

@@ -30,8 +30,8 @@ _PARTITION_BYTES: Final = 150
 
 
 class TargetComputation:
-    """Of a group as it was at the start. Metadata of topics are read on the way: if they change,
-    the group gets another target later.
+    """Computes the target of a group as it was at the start. It reads the metadata of topics on the
+    way: if they change, the group gets another target later.
     """
 
     def __init__(

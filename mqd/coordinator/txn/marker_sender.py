@@ -65,7 +65,7 @@ class _Pending:
     """One transaction, some of whose partitions lack their marker or seal."""
 
     index: int
-    """Of the shard."""
+    """The index of the shard."""
     coordinator_epoch: int
     effect: WriteMarkers | SealPartitions
 

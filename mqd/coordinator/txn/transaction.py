@@ -125,7 +125,7 @@ class Transaction:
     timeout_ms: int
     state: TransactionState = EMPTY
     partitions: tuple[TopicPartition, ...] = ()
-    """Of the present transaction, sorted."""
+    """The partitions of the present transaction, sorted."""
     updated_ms: int = NO_TIMESTAMP
     """Wall time of the last change."""
     started_ms: int = NO_TIMESTAMP

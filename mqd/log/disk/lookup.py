@@ -191,7 +191,7 @@ def _first_since(
 
 
 _Batch = tuple[BatchHeader, memoryview | None]
-"""Of a large batch only the header."""
+"""A batch; only the header of a large one."""
 
 
 def _walk_until(

@@ -64,8 +64,8 @@ def handle(context: Context, request: Any) -> dict[str, Any]:
 
 
 def _usage(node: Node) -> dict[str, Usage]:
-    """Of the metadata, and of the fullest shard of each coordinator here, by the name of
-    its partition.
+    """The usage of the metadata, and of the fullest shard of each coordinator here, by the name
+    of its partition.
     """
     found = {"metadata": node.controller.usage()}
     for coordinator in (node.groups, node.transactions):

@@ -186,7 +186,7 @@ def _topic(node: Node, name: str, request: Any) -> Iterator[dict[str, Any]]:
 
 
 def _group(node: Node, group_id: str, request: Any) -> Iterator[dict[str, Any]]:
-    """Of any group: one that does not exist has the values that it would have."""
+    """The configs of any group: one that does not exist has the values that it would have."""
     config = effective_node_config(node.config, node.image, node.node_id)
     overrides = node.image.group_configs(group_id)
     for key in sorted(GROUP_OPTIONS):
@@ -199,7 +199,7 @@ def _group(node: Node, group_id: str, request: Any) -> Iterator[dict[str, Any]]:
 
 
 def _client_metrics(node: Node, name: str, request: Any) -> Iterator[dict[str, Any]]:
-    """Of any subscription: one that does not exist has the defaults."""
+    """The configs of any subscription: one that does not exist has the defaults."""
     texts = node.image.client_metrics_configs(name)
     for key, option in CLIENT_METRICS_OPTIONS.items():
         value, source, candidates = option.default, Source.DEFAULT, Candidates()

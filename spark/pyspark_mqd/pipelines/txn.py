@@ -85,7 +85,7 @@ class CleanUpPlan:
 def transactions_of(
     described: Iterable[TransactionDescription], query: str | None
 ) -> list[Transaction]:
-    """Those that the sink of `query` (of any query, if None) may have begun, by name."""
+    """The transactions that the sink of `query` (of any query, if None) may have begun, by name."""
     found = []
     for about in described:
         owner = owner_of(about.transactional_id)
