@@ -6,6 +6,7 @@ Messages name keys and never values of secret ones.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +14,7 @@ from typing import Any, Final
 from mqd.client.errors import invalid_value
 from mqd.client.security import Security
 from mqd.client.token_sources import (
+    TOKEN_TIMEOUT_SECONDS,
     ClientCredentials,
     TokenFile,
     unsigned_token,
@@ -21,12 +23,15 @@ from mqd.config_file import parse_properties
 from mqd.options import ConfigError, java_trim
 from mqd.security.jaas import parse_login_module
 
+logger = logging.getLogger(__name__)
+
 PREFIXES: Final = ("sasl.", "ssl.", "security.protocol", "enable.sasl.", "enable.ssl.")
 """Keys that this file reads begin with one of these."""
 SECRET_KEYS: Final = frozenset(
     {
         *("sasl.jaas.config", "sasl.password", "sasl.oauthbearer.client.secret"),
         *("sasl.oauthbearer.client.credentials.client.secret", "sasl.oauthbearer.config"),
+        "sasl.oauthbearer.assertion.private.key.passphrase",
         *("ssl.key.password", "ssl.keystore.password", "ssl.truststore.password"),
         *("ssl.keystore.key", "ssl.key.pem"),
     }
@@ -38,16 +43,35 @@ FILE_KEYS: Final = frozenset(
     }
 )
 """Keys whose values are paths of files."""
+_BEARER: Final = "sasl.oauthbearer."
 _IGNORED: Final = frozenset(
     {
         *("sasl.client.callback.handler.class", "sasl.login.callback.handler.class"),
         *("sasl.login.class", "sasl.oauthbearer.method", "security.providers", "ssl.protocol"),
+        *("sasl.login.refresh.buffer.seconds", "sasl.login.refresh.min.period.seconds"),
+        *("sasl.login.refresh.window.factor", "sasl.login.refresh.window.jitter"),
+        *("sasl.login.retry.backoff.max.ms", "sasl.login.retry.backoff.ms"),
         *("ssl.provider", "ssl.secure.random.implementation", "ssl.keymanager.algorithm"),
         *("ssl.trustmanager.algorithm", "ssl.engine.factory.class"),
+        *(f"{_BEARER}assertion.{key}" for key in ("algorithm", "claim.aud", "claim.exp.seconds")),
+        *(f"{_BEARER}assertion.claim.{key}" for key in ("iss", "jti.include", "nbf.seconds")),
+        *(f"{_BEARER}assertion.{key}" for key in ("claim.sub", "file", "private.key.file")),
+        *(f"{_BEARER}assertion.{key}" for key in ("private.key.passphrase", "template.file")),
+        *(f"{_BEARER}{key}" for key in ("clock.skew.seconds", "expected.audience")),
+        *(f"{_BEARER}{key}" for key in ("expected.issuer", "jwks.endpoint.url")),
+        *(f"{_BEARER}jwks.endpoint.{key}" for key in ("refresh.ms", "retry.backoff.ms")),
+        *(
+            f"{_BEARER}{key}"
+            for key in ("jwks.endpoint.retry.backoff.max.ms", "jwt.validator.class")
+        ),
+        *(f"{_BEARER}{key}" for key in ("scope.claim.name", "sub.claim.name")),
     }
 )
-"""Keys of Java that change nothing here; also by their prefixes below."""
-_IGNORED_PREFIXES: Final = ("sasl.kerberos.", "sasl.login.refresh.", "sasl.login.retry.")
+"""Keys of Java, and those that only change how a client of Java inspects its own token. They change
+nothing here; nor do those with the prefix below.
+"""
+_IGNORED_PREFIXES: Final = ("sasl.kerberos.",)
+_ASSERTION_RETRIEVER: Final = "JwtBearerJwtRetriever"
 _NOT_TRIMMED: Final = frozenset({"sasl.username", "sasl.password"})
 """Keys of librdkafka with any text. Kafka trims the values of all its keys."""
 _STORE_TYPES: Final = ("PEM", "PKCS12")
@@ -82,6 +106,8 @@ def security_of(properties: Mapping[str, str]) -> Security:
     unknown = [
         key for key in reader.left if key not in _IGNORED and not key.startswith(_IGNORED_PREFIXES)
     ]
+    for key in sorted(reader.left.keys() - set(unknown)):
+        logger.debug("client property without effect key=%s", key)
     if unknown:
         from mqd.config import nearest
 
@@ -154,6 +180,14 @@ def _token_source(reader: _Reader, options: Mapping[str, str]) -> Any:
         "sasl.oauthbearer.client.credentials.client.secret", "sasl.oauthbearer.client.secret"
     )
     scope = reader.take("sasl.oauthbearer.scope") or options.get("scope", "")
+    retriever = reader.take(f"{_BEARER}jwt.retriever.class")
+    if retriever.rpartition(".")[2] == _ASSERTION_RETRIEVER:
+        raise invalid_value(
+            f"{_BEARER}jwt.retriever.class is {_ASSERTION_RETRIEVER}, which is not supported",
+            "use a client id and secret, or a token in a file",
+        )
+    encodes_header = reader.take(f"{_BEARER}header.urlencode").lower() == "true"
+    timeout_ms = reader.first("sasl.login.read.timeout.ms", "sasl.login.connect.timeout.ms")
     if url.startswith("file:"):
         return TokenFile(url)
     if url:
@@ -162,12 +196,38 @@ def _token_source(reader: _Reader, options: Mapping[str, str]) -> Any:
             identity or options.get("clientId", ""),
             secret or options.get("clientSecret", ""),
             scope,
+            encodes_header=encodes_header,
+            timeout_seconds=_seconds(timeout_ms),
+            tls=_request_tls(options),
         )
     subject = options.get("unsecuredLoginStringClaim_sub")
     if subject is not None:
         seconds = options.get("unsecuredLoginLifetimeSeconds", "3600")
         return unsigned_token(subject, int(seconds) if seconds.isdigit() else 3600)
     return None
+
+
+def _seconds(timeout_ms: str) -> float:
+    if not timeout_ms:
+        return TOKEN_TIMEOUT_SECONDS
+    if not timeout_ms.isdecimal() or not int(timeout_ms):
+        raise invalid_value(
+            f"sasl.login.*.timeout.ms: {timeout_ms!r} is not a number of milliseconds",
+            "set it to 1 or more",
+        )
+    return int(timeout_ms) / 1000
+
+
+def _request_tls(options: Mapping[str, str]) -> Any:
+    """TLS of the token endpoint, from `ssl.*` in the JAAS string, as in Kafka."""
+    if not any(key.startswith("ssl.") for key in options):
+        return None
+    from mqd.security.jaas_tls import request_tls
+
+    try:
+        return request_tls(options, where="sasl.jaas.config: ")
+    except ConfigError as error:
+        raise invalid_value(str(error), "check the ssl.* options of sasl.jaas.config") from None
 
 
 def _tls(reader: _Reader) -> dict[str, Any]:

@@ -5,18 +5,25 @@
 from __future__ import annotations
 
 import json
+import ssl
 import time
 from base64 import b64encode, urlsafe_b64encode
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import quote, unquote, urlencode, urlsplit
+from typing import TYPE_CHECKING
+from urllib.parse import quote_plus, unquote, urlencode, urlsplit
 
 from mqd.client.errors import AuthenticationFailed
 from mqd.errors import ErrorCode
 from mqd.io.https import post_form
 from mqd.io.threads import in_thread
+from mqd.options import ConfigError
 
-_TIMEOUT_SECONDS = 10.0
+if TYPE_CHECKING:
+    from mqd.security.jaas_tls import RequestTls
+
+TOKEN_TIMEOUT_SECONDS = 10.0
+"""For the response of a token endpoint, unless a property sets another time."""
 _RESPONSE_BYTES_MAX = 256 * 1024
 _EARLY = 0.8
 """A token is requested again after this part of its lifetime, as by Kafka's clients."""
@@ -41,6 +48,13 @@ class ClientCredentials:
     client_id: str
     client_secret: str = field(repr=False)
     scope: str = ""
+    encodes_header: bool = False
+    """Whether id and secret are encoded as in a URL before Base64 (RFC 6749, 2.3.1). Kafka's
+    default is off: `sasl.oauthbearer.header.urlencode`.
+    """
+    timeout_seconds: float = TOKEN_TIMEOUT_SECONDS
+    tls: RequestTls | None = None
+    """None: the certificates that the system trusts."""
     _token: str | None = field(default=None, repr=False, compare=False)
     _valid_until: float = field(default=0.0, repr=False, compare=False)
 
@@ -62,7 +76,8 @@ class ClientCredentials:
         return self._token
 
     def _request(self) -> bytes:
-        credentials = f"{quote(self.client_id)}:{quote(self.client_secret)}"
+        names = (self.client_id, self.client_secret)
+        credentials = ":".join(map(quote_plus, names) if self.encodes_header else names)
         form = {"grant_type": "client_credentials"}
         if self.scope:
             form["scope"] = self.scope
@@ -70,9 +85,21 @@ class ClientCredentials:
             self.url,
             urlencode(form),
             authorization=f"Basic {b64encode(credentials.encode()).decode()}",
-            timeout_seconds=_TIMEOUT_SECONDS,
+            timeout_seconds=self.timeout_seconds,
             bytes_max=_RESPONSE_BYTES_MAX,
+            context=self._context(),
         )
+
+    def _context(self) -> ssl.SSLContext | None:
+        """Raises OSError."""
+        if self.tls is None or not self.url.startswith("https:"):
+            return None
+        from mqd.io.tls_contexts import client_context
+
+        try:
+            return client_context(self.tls.settings, check_host_name=self.tls.check_host_name)
+        except ConfigError as error:
+            raise OSError(f"sasl.jaas.config: {error}") from None
 
 
 def unsigned_token(subject: str, lifetime_seconds: int) -> str:

@@ -8,21 +8,33 @@ import ssl
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from urllib.parse import urlsplit
 
+from mqd.security.tls_settings import LOOPBACK_HOSTS
 
-def get_document(url: str, *, timeout_seconds: float, bytes_max: int) -> bytes:
-    """The body of a response with status 200. Raises OSError with the reason."""
-    return _request(url, "GET", None, {}, timeout_seconds, bytes_max)
+
+def get_document(
+    url: str, *, timeout_seconds: float, bytes_max: int, context: ssl.SSLContext | None = None
+) -> bytes:
+    """The body of a response with status 200. Without `context`, the certificates that the system
+    trusts. Raises OSError with the reason.
+    """
+    return _request(url, "GET", None, {}, timeout_seconds, bytes_max, context)
 
 
 def post_form(
-    url: str, form: str, *, authorization: str, timeout_seconds: float, bytes_max: int
+    url: str,
+    form: str,
+    *,
+    authorization: str,
+    timeout_seconds: float,
+    bytes_max: int,
+    context: ssl.SSLContext | None = None,
 ) -> bytes:
     """The body of the response to a form, encoded as in a query. Raises OSError with the reason."""
     headers = {
         "Authorization": authorization,
         "Content-Type": "application/x-www-form-urlencoded",
     }
-    return _request(url, "POST", form, headers, timeout_seconds, bytes_max)
+    return _request(url, "POST", form, headers, timeout_seconds, bytes_max, context)
 
 
 def _request(
@@ -32,16 +44,16 @@ def _request(
     headers: dict[str, str],
     timeout_seconds: float,
     bytes_max: int,
+    context: ssl.SSLContext | None,
 ) -> bytes:
     parts = urlsplit(url)
-    is_loopback = parts.hostname in ("127.0.0.1", "localhost", "::1")
     if parts.hostname is None or not (
-        parts.scheme == "https" or (parts.scheme == "http" and is_loopback)
+        parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK_HOSTS)
     ):
         raise OSError(f"{url!r} is not an https:// address")
     connection: HTTPConnection
     if parts.scheme == "https":
-        context = ssl.create_default_context()
+        context = context or ssl.create_default_context()
         connection = HTTPSConnection(
             parts.hostname, parts.port, timeout=timeout_seconds, context=context
         )

@@ -58,13 +58,17 @@ def sasl_options_of(
 ) -> dict[str, SaslOptions]:
     """SASL of each listener that demands it, by its name. Raises StartError."""
     try:
-        return {
+        found = {
             listener.name: sasl_options(config, listener.name)
             for listener in listeners
             if listener.protocol.has_sasl
         }
     except ConfigError as error:
         raise StartError(str(error)) from error
+    for options in found.values():
+        for warning in options.warnings:
+            logger.warning("configuration without effect detail=%r", warning)
+    return found
 
 
 @asynccontextmanager

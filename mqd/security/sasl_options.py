@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
+from urllib.parse import urlsplit
 
 from mqd.config import ConfigError, NodeConfig, Value
 from mqd.option_table import OPTIONS
@@ -23,9 +24,11 @@ from mqd.security.jaas import (
     LoginModule,
     parse_login_module,
 )
+from mqd.security.jaas_tls import RequestTls, is_tls_option, request_tls
 from mqd.security.mechanism import MECHANISMS, OAUTHBEARER, PLAIN
 from mqd.security.oauthbearer import TokenRules
 from mqd.security.plain import users_of
+from mqd.security.tls_settings import LOOPBACK_HOSTS
 
 _MODULES: Final = {
     "PLAIN": "PlainLoginModule",
@@ -64,6 +67,8 @@ class KeySetOptions:
     refresh_ms: int
     retry_backoff_ms: int
     retry_backoff_max_ms: int
+    tls: RequestTls | None = None
+    """Of requests for the URL; None: the certificates that the system trusts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,8 @@ class SaslOptions:
     token_rules: TokenRules
     key_set: KeySetOptions | None
     """None without OAUTHBEARER, and if only unsigned tokens are accepted."""
+    warnings: tuple[str, ...] = ()
+    """Of options without effect."""
 
 
 def sasl_options(config: NodeConfig, listener: str) -> SaslOptions:
@@ -110,6 +117,9 @@ def sasl_options(config: NodeConfig, listener: str) -> SaslOptions:
     modules = {each: _login_module(config, listener, each) for each in mechanisms}
     plain = modules.get(PLAIN)
     rules = _token_rules(config, listener)
+    key_set = None
+    if OAUTHBEARER in modules:
+        key_set = _key_set(config, listener, rules, modules[OAUTHBEARER])
     receive_bytes_max = own.integer("sasl.server.max.receive.size")
     return SaslOptions(
         listener=listener,
@@ -123,7 +133,8 @@ def sasl_options(config: NodeConfig, listener: str) -> SaslOptions:
         receive_bytes_max=INT_MAX if receive_bytes_max == -1 else receive_bytes_max,
         failure_delay_ms=own.integer("connection.failed.authentication.delay.ms"),
         token_rules=rules,
-        key_set=_key_set(config, listener, rules) if OAUTHBEARER in modules else None,
+        key_set=key_set,
+        warnings=_without_effect(listener, modules.get(OAUTHBEARER), key_set),
     )
 
 
@@ -214,7 +225,31 @@ def _token_rules(config: NodeConfig, listener: str) -> TokenRules:
     )
 
 
-def _key_set(config: NodeConfig, listener: str, rules: TokenRules) -> KeySetOptions | None:
+def _without_effect(
+    listener: str, module: LoginModule | None, key_set: KeySetOptions | None
+) -> tuple[str, ...]:
+    """Warnings of the options of OAUTHBEARER. Names of options are no passwords: the JAAS string is
+    well-formed.
+    """
+    if module is None:
+        return ()
+    where = f"listener.name.{listener.lower()}.oauthbearer.sasl.jaas.config"
+    has_url = key_set is not None and not key_set.url.startswith("file://")
+    found = []
+    for key in module.options:
+        if not is_tls_option(key):
+            found.append(f"{where}: the option {key} has no effect")
+        elif not has_url:
+            found.append(
+                f"{where}: the option {key} has no effect: the key set is not at an https:// "
+                "address"
+            )
+    return tuple(found)
+
+
+def _key_set(
+    config: NodeConfig, listener: str, rules: TokenRules, module: LoginModule | None
+) -> KeySetOptions | None:
     def value(key: str) -> Value:
         return _setting(config, listener, OAUTHBEARER, key)
 
@@ -232,8 +267,7 @@ def _key_set(config: NodeConfig, listener: str, rules: TokenRules) -> KeySetOpti
             f"listener {listener}: sasl.oauthbearer.jwks.endpoint.url is '{text}': expected a "
             "file:// or https:// address"
         )
-    host = text.removeprefix("http://").partition("/")[0].rpartition(":")[0]
-    if text.startswith("http://") and host not in ("127.0.0.1", "localhost", "[::1]"):
+    if text.startswith("http://") and _host_of(text) not in LOOPBACK_HOSTS:
         raise ConfigError(
             f"listener {listener}: sasl.oauthbearer.jwks.endpoint.url is '{text}': without TLS, an "
             "attacker on the network can replace the keys; use https://"
@@ -243,7 +277,20 @@ def _key_set(config: NodeConfig, listener: str, rules: TokenRules) -> KeySetOpti
         refresh_ms=_integer(value("sasl.oauthbearer.jwks.endpoint.refresh.ms")),
         retry_backoff_ms=_integer(value("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms")),
         retry_backoff_max_ms=_integer(value("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms")),
+        tls=None
+        if module is None
+        else request_tls(
+            module.options,
+            where=f"listener.name.{listener.lower()}.oauthbearer.sasl.jaas.config: ",
+        ),
     )
+
+
+def _host_of(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
 
 
 def _integer(value: Value) -> int:

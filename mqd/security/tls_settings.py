@@ -17,6 +17,8 @@ from typing import Final
 from mqd.config import ConfigError, NodeConfig, Value
 
 TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
+LOOPBACK_HOSTS: Final = ("127.0.0.1", "localhost", "::1")
+"""Hosts whose connections need no TLS."""
 _PEM_BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
 _STORE_TYPES: Final = ("PEM", "PKCS12", "JKS")
 _SUITES_OF_1_3: Final = frozenset(

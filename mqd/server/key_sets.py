@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import logging
 import math
+import ssl
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import trio
 
-from mqd.config import StartError
+from mqd.config import ConfigError, StartError
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk
 from mqd.io.https import get_document
+from mqd.io.tls_contexts import client_context
 from mqd.limits import KEY_SET_BYTES_MAX, KEY_SET_TIMEOUT_SECONDS
 from mqd.security.mechanism import LoginFailed
 from mqd.security.oauthbearer import TokenRules, VerifiedToken
@@ -58,7 +60,7 @@ class TokenVerifier:
 
     async def run(self, task_status: trio.TaskStatus[None]) -> None:
         """Read the keys, then again until cancelled. Raises StartError for a file that cannot be
-        read at the start.
+        read at the start: of the key set, or of the trust store for its URL.
         """
         options = self._options
         if options is None:
@@ -72,6 +74,7 @@ class TokenVerifier:
                     f"sasl.oauthbearer.jwks.endpoint.url: {options.url} has no usable key set: "
                     f"{error}"
                 ) from error
+        _context_of(options)  # an unreadable trust store prevents the start
         task_status.started()
         failures = 0
         while True:
@@ -104,11 +107,28 @@ class TokenVerifier:
         if options.url.startswith("file:"):
             text = self._disk.read_bytes(Path(unquote(urlsplit(options.url).path)))
         else:
-            text = await self._disk.offload(_get, options.url)
+            text = await self._disk.offload(_get, options)
         self._keys = parse_key_set(text)
         self._read_at = self._clock.monotonic()
         logger.debug("read the key set of tokens url=%s keys=%d", options.url, len(self._keys))
 
 
-def _get(url: str) -> bytes:
-    return get_document(url, timeout_seconds=KEY_SET_TIMEOUT_SECONDS, bytes_max=KEY_SET_BYTES_MAX)
+def _get(options: KeySetOptions) -> bytes:
+    """Raises OSError."""
+    try:
+        context = _context_of(options)
+    except ConfigError as error:
+        raise OSError(str(error)) from None
+    return get_document(
+        options.url,
+        timeout_seconds=KEY_SET_TIMEOUT_SECONDS,
+        bytes_max=KEY_SET_BYTES_MAX,
+        context=context,
+    )
+
+
+def _context_of(options: KeySetOptions) -> ssl.SSLContext | None:
+    """Reads the files of the trust store and the key store. Raises ConfigError."""
+    if options.tls is None or not options.url.startswith("https:"):
+        return None
+    return client_context(options.tls.settings, check_host_name=options.tls.check_host_name)

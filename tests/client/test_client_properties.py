@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+from base64 import b64encode
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -52,6 +54,54 @@ def test_names_of_kafka_and_of_librdkafka() -> None:
     )
     assert (ours.mechanism, ours.certificate, ours.key) == ("PLAIN", Path("/c.pem"), Path("/k.pem"))
     assert security_of({}).protocol == "PLAINTEXT"
+
+
+KAFKAS_KEYS = """
+sasl.client.callback.handler.class sasl.jaas.config sasl.kerberos.kinit.cmd
+sasl.kerberos.min.time.before.relogin sasl.kerberos.service.name sasl.kerberos.ticket.renew.jitter
+sasl.kerberos.ticket.renew.window.factor sasl.login.callback.handler.class sasl.login.class
+sasl.login.connect.timeout.ms sasl.login.read.timeout.ms sasl.login.refresh.buffer.seconds
+sasl.login.refresh.min.period.seconds sasl.login.refresh.window.factor
+sasl.login.refresh.window.jitter sasl.login.retry.backoff.max.ms sasl.login.retry.backoff.ms
+sasl.mechanism sasl.oauthbearer.assertion.algorithm sasl.oauthbearer.assertion.claim.aud
+sasl.oauthbearer.assertion.claim.exp.seconds sasl.oauthbearer.assertion.claim.iss
+sasl.oauthbearer.assertion.claim.jti.include sasl.oauthbearer.assertion.claim.nbf.seconds
+sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.assertion.file
+sasl.oauthbearer.assertion.private.key.file sasl.oauthbearer.assertion.private.key.passphrase
+sasl.oauthbearer.assertion.template.file sasl.oauthbearer.client.credentials.client.id
+sasl.oauthbearer.client.credentials.client.secret sasl.oauthbearer.clock.skew.seconds
+sasl.oauthbearer.expected.audience sasl.oauthbearer.expected.issuer
+sasl.oauthbearer.header.urlencode sasl.oauthbearer.jwks.endpoint.refresh.ms
+sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms sasl.oauthbearer.jwks.endpoint.retry.backoff.ms
+sasl.oauthbearer.jwks.endpoint.url sasl.oauthbearer.jwt.retriever.class
+sasl.oauthbearer.jwt.validator.class sasl.oauthbearer.scope sasl.oauthbearer.scope.claim.name
+sasl.oauthbearer.sub.claim.name sasl.oauthbearer.token.endpoint.url security.protocol
+security.providers ssl.cipher.suites ssl.enabled.protocols ssl.endpoint.identification.algorithm
+ssl.engine.factory.class ssl.key.password ssl.keymanager.algorithm ssl.keystore.certificate.chain
+ssl.keystore.key ssl.keystore.location ssl.keystore.password ssl.keystore.type ssl.protocol
+ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm
+ssl.truststore.certificates ssl.truststore.location ssl.truststore.password ssl.truststore.type
+"""
+"""Of Kafka 4.3.1: SaslConfigs, SslConfigs, and security.* of CommonClientConfigs."""
+
+
+def test_every_key_of_kafkas_clients_is_known() -> None:
+    base = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.jaas.config": JAAS,
+        "ssl.keystore.certificate.chain": "CERTIFICATE",
+    }
+    values = {
+        "ssl.enabled.protocols": "TLSv1.3",
+        "ssl.keystore.type": "PEM",
+        "ssl.truststore.type": "PEM",
+    }
+    for key in KAFKAS_KEYS.split():
+        properties = {**base, key: base.get(key) or values.get(key, "1")}
+        if key == "ssl.keystore.location":
+            del properties["ssl.keystore.certificate.chain"]
+        security_of(properties)
 
 
 def test_values_are_trimmed_as_in_kafka() -> None:
@@ -158,13 +208,47 @@ async def test_tokens_of_a_provider(provider: str) -> None:
     Provider.answer = (200, json.dumps({"access_token": "t1", "expires_in": 60}).encode())
     assert [await source(), await source()] == ["t1", "t1"]
     assert Provider.requests == [
-        ("grant_type=client_credentials&scope=a+b", "Basic bWU6aHUlM0FzaA==")
+        ("grant_type=client_credentials&scope=a+b", f"Basic {b64encode(b'me:hu:sh').decode()}")
     ], "the second one is kept"
     source._valid_until = 0.0
     for answer, error in (((401, b""), OSError), ((200, b"{}"), AuthenticationFailed)):
         Provider.answer = answer
         with pytest.raises(error):
             await source()
+
+
+async def test_how_tokens_are_requested(provider: str) -> None:
+    properties = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": f"{provider}/token",
+        "sasl.oauthbearer.header.urlencode": "true",
+        "sasl.oauthbearer.client.credentials.client.id": "me",
+        "sasl.oauthbearer.client.credentials.client.secret": "hu:sh",
+        "sasl.login.connect.timeout.ms": "1500",
+        "sasl.jaas.config": 'x required ssl.truststore.location="/ca.pem";',
+    }
+    source = security_of(properties).token
+    assert isinstance(source, ClientCredentials)
+    assert source.timeout_seconds == 1.5
+    assert source.tls is not None and source.tls.settings.files == ("/ca.pem",)
+    Provider.answer = (200, json.dumps({"access_token": "t1"}).encode())
+    assert await source() == "t1"
+    assert Provider.requests[-1][1] == f"Basic {b64encode(b'me:hu%3Ash').decode()}"
+    secure = replace(source, url="https://127.0.0.1:1/token")
+    with pytest.raises(OSError, match=r"sasl.jaas.config: .*'/ca.pem' cannot be read"):
+        await secure()
+    for key, value, reason in (
+        ("sasl.login.read.timeout.ms", "soon", "'soon' is not a number of milliseconds"),
+        ("sasl.oauthbearer.jwt.retriever.class", "a.JwtBearerJwtRetriever", "not supported"),
+        (
+            "sasl.jaas.config",
+            'x required ssl.truststore.type="Q" ssl.truststore.location=a;',
+            "'Q'",
+        ),
+    ):
+        with pytest.raises(InvalidValue, match=reason):
+            security_of({**properties, key: value})
 
 
 def test_documents_over_http(provider: str, tmp_path: Path) -> None:

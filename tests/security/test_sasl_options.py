@@ -9,6 +9,7 @@ import pytest
 from mqd.config import ConfigError, NodeConfig
 from mqd.security.oauthbearer import TokenRules
 from mqd.security.sasl_options import KeySetOptions, SaslOptions, sasl_options
+from mqd.security.tls_settings import TrustStore
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 BASE = {
@@ -53,6 +54,55 @@ def test_the_most_specific_key_counts() -> None:
     assert found.key_set == KeySetOptions("file:///keys", 3_600_000, 100, 10_000)
     assert found.token_rules == TokenRules(audiences=("a", "b"), subject_claim="email")
     assert found.passwords == {}
+
+
+BEARER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+
+
+def bearer(url: str, jaas: str) -> SaslOptions:
+    return options(
+        sasl__enabled__mechanisms="OAUTHBEARER",
+        sasl__oauthbearer__jwks__endpoint__url=url,
+        listener__name__x__oauthbearer__sasl__jaas__config=f"{BEARER} {jaas};",
+    )
+
+
+def test_tls_for_the_key_set_is_in_the_jaas_string() -> None:
+    found = bearer(
+        "https://a/keys",
+        'ssl.truststore.location="/ca.pem" ssl.truststore.type=PEM ssl.provider=x'
+        ' ssl.endpoint.identification.algorithm=""',
+    )
+    assert found.key_set is not None and found.key_set.tls is not None
+    assert found.key_set.tls.settings.trust_store == TrustStore(
+        "PEM", "/ca.pem", name="ssl.truststore.location"
+    )
+    assert not found.key_set.tls.check_host_name
+    assert found.warnings == ()
+    found = bearer("https://a/keys", "")
+    assert found.key_set is not None and found.key_set.tls is None
+
+
+def test_options_of_oauthbearer_without_effect_cause_warnings() -> None:
+    where = "listener.name.x.oauthbearer.sasl.jaas.config: the option"
+    found = bearer("https://a/keys", 'unsecuredValidatorRequiredScope="a" nonsense="b"')
+    assert found.warnings == (
+        f"{where} unsecuredValidatorRequiredScope has no effect",
+        f"{where} nonsense has no effect",
+    )
+    found = bearer("file:///keys", 'ssl.truststore.type="PEM" ssl.client.auth="none"')
+    assert found.warnings == (
+        f"{where} ssl.truststore.type has no effect: the key set is not at an https:// address",
+        f"{where} ssl.client.auth has no effect",
+    )
+    with pytest.raises(ConfigError, match=r"sasl\.jaas\.config: ssl\.truststore\.type: 'X'"):
+        bearer("https://a/keys", 'ssl.truststore.location="/ca" ssl.truststore.type="X"')
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:80", "localhost", "[::1]", "[::1]:80"])
+def test_loopback_needs_no_tls(host: str) -> None:
+    found = bearer(f"http://{host}/keys", "")
+    assert found.key_set is not None and found.key_set.url == f"http://{host}/keys"
 
 
 def test_users_in_a_file() -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import ssl
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +17,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from trio.testing import MockClock
 
 from mqd.config import StartError
+from mqd.io.disk import OsDisk
+from mqd.security.jaas_tls import request_tls
 from mqd.security.mechanism import LoginFailed
 from mqd.security.oauthbearer import TokenRules
 from mqd.security.sasl_options import KeySetOptions
 from mqd.server.key_sets import TokenVerifier
 from tests.log.support import HandClock
+from tests.tls_files import write_texts
 
 KEYS = [Ed25519PrivateKey.generate() for _ in range(2)]
 NOW = 1_800_000_000
@@ -97,6 +104,59 @@ async def test_an_unknown_key_reads_the_set_early(
     await trio.sleep(10)
     assert made.check(token(1), NOW * 1000).user == "alice"
     assert source.reads == reads + 1, "a flood of unknown keys is one read"
+
+
+class KeyServer(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(key_set(0))
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+@pytest.fixture
+def key_url(tmp_path: Path) -> Iterator[str]:
+    """The URL of a server whose certificate a private CA has signed."""
+    server = HTTPServer(("127.0.0.1", 0), KeyServer)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(write_texts(tmp_path)["node"])
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"https://127.0.0.1:{server.server_port}/keys"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+async def test_the_trust_store_of_the_jaas_string_verifies_the_server(
+    key_url: str, tmp_path: Path, nursery: trio.Nursery
+) -> None:
+    for ca, is_read in (("ca", True), ("other_ca", False), (None, False)):
+        jaas = {} if ca is None else {"ssl.truststore.location": str(tmp_path / f"{ca}.pem")}
+        tls = request_tls(jaas, where="")
+        options = KeySetOptions(key_url, 3_600_000, 100, 10_000, tls)
+        made = TokenVerifier(options, TokenRules(), OsDisk(), HandClock())
+        if is_read:
+            await made._read(options)
+            assert made.check(token(0), NOW * 1000).user == "alice"
+        else:
+            with pytest.raises(OSError, match="certificate verify failed"):
+                await made._read(options)
+
+
+async def test_a_trust_store_must_be_usable_at_the_start() -> None:
+    tls = request_tls({"ssl.truststore.location": "/nowhere/ca.pem"}, where="x: ")
+    options = KeySetOptions("https://a/keys", 3_600_000, 100, 10_000, tls)
+    source = Source(key_set(0))
+    made = TokenVerifier(options, TokenRules(), source, HandClock())  # type: ignore[arg-type]
+    with pytest.raises(BaseException) as caught:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(made.run)
+    group = caught.value
+    assert isinstance(group, BaseExceptionGroup) and group.subgroup(StartError) is not None
+    assert source.reads == 0
 
 
 @pytest.mark.parametrize("content", [OSError("no such file"), b"{}"])
