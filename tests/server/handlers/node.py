@@ -19,11 +19,13 @@ from mqd.controller.image import MetadataImage
 from mqd.controller.service import ControllerService
 from mqd.errors import MqError
 from mqd.io.entropy import RandomEntropy
+from mqd.limits import ADMIN_REQUESTS_AT_ONCE
 from mqd.protocol.apis import by_name
 from mqd.protocol.request_header import RequestHeader
 from mqd.protocol.slices import all_slices
 from mqd.security.authorizer import Authorizer
 from mqd.server.context import CLIENT, Context
+from mqd.server.fair_slots import FairSlots
 from tests.controller.cluster import CLUSTER, SESSIONS, FakeQuorum, TrioClock, make_controller
 
 
@@ -111,5 +113,6 @@ async def running_node(**options: str) -> AsyncIterator[FakeNode]:
             quorum=quorum,
             replica=SimpleNamespace(in_contact=True),
             raft=SimpleNamespace(speaks_handshake_v3=lambda _node_id: True),
+            admin_slots=FairSlots(ADMIN_REQUESTS_AT_ONCE),
         )
         nursery.cancel_scope.cancel()

@@ -18,6 +18,7 @@ from mqd.protocol import apis
 from mqd.raft.machine import PeerStatus, RaftStatus, Role
 from mqd.security.authorizer import Authorizer
 from mqd.server.context import CLIENT, PEER
+from mqd.server.fair_slots import FairSlots
 from mqd.server.handlers import describe_quorum
 
 PEERS = parse_peers(
@@ -85,9 +86,13 @@ async def request_quorum(
             no_connection_reason=lambda node_id: REFUSED if node_id == 3 else "",
         ),
         controller=Controller(),
+        admin_slots=FairSlots(1),
     )
     context: Any = SimpleNamespace(
-        node=node, listener=listener, header=SimpleNamespace(api_key=55, api_version=version)
+        node=node,
+        peer="10.0.0.1:1",
+        listener=listener,
+        header=SimpleNamespace(api_key=55, api_version=version),
     )
     request = API.decode_request(
         version, memoryview(API.encode_request(version, {"topics": topics})), 0
