@@ -509,6 +509,8 @@ def without_effect(options: Mapping[str, Option], overrides: Mapping[str, str]) 
     losses: dict[Status, list[str]] = {Status.IGNORED: [], Status.IMPLEMENTED: []}
     for name, text in sorted(overrides.items()):
         option = options[name]
+        if option.status is not Status.IGNORED and option.effective_maximum is None:
+            continue  # also keys of client metrics, whose lists may name an element twice
         loss = option.loss(option.parse(text))
         if loss is not None:
             losses[option.status].append(f"{name} ({loss})")
