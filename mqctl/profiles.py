@@ -13,6 +13,7 @@ import re
 import shlex
 import stat
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from mqctl.failure import USAGE, Failure
@@ -25,6 +26,7 @@ _PREFIXES = ("MQCTL_SASL_", "MQCTL_SSL_", "MQCTL_SECURITY_")
 """MQCTL_SASL_PASSWORD sets sasl.password."""
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 _CURRENT = "current"
+_KEY_FILES = ("ssl.keystore.location", "ssl.key.location")
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -41,7 +43,7 @@ def properties(
     warn: Callable[[str], object] = lambda text: None,
 ) -> dict[str, str]:
     """The client properties of a command. `profile` and `command_config`: from its options. `warn`
-    receives a text if others can read passwords in the file. Raises Failure.
+    receives a text if others can read passwords or private keys in files. Raises Failure.
     """
     name = profile or os.environ.get(PROFILE_VARIABLE) or current()
     found = {} if name is None else read(name)
@@ -49,6 +51,18 @@ def properties(
         if variable.startswith(_PREFIXES):
             found[variable.removeprefix("MQCTL_").lower().replace("_", ".")] = value
     path = command_config or os.environ.get(CONFIG_VARIABLE)
+    _read_config(path, found, warn)
+    for key in _KEY_FILES:
+        with suppress(OSError, RuntimeError):  # reported when the client reads it
+            file = found.get(key, "")
+            mode = Path(file).expanduser().stat().st_mode
+            if file and (warning := exposure(file, mode, "private key")):
+                warn(warning)
+    return found
+
+
+def _read_config(path: str | None, found: dict[str, str], warn: Callable[[str], object]) -> None:
+    """Add the properties of a file to `found`."""
     if path:
         from mqd.client.client_properties import SECRET_KEYS
 
@@ -57,14 +71,13 @@ def properties(
         warning = exposure(path, Path(path).expanduser().stat().st_mode)
         if warning and not SECRET_KEYS.isdisjoint(of_file):
             warn(warning)
-    return found
 
 
-def exposure(path: str, mode: int) -> str:
-    """A warning if other users can read a file with a password; else empty. `mode`: its st_mode."""
+def exposure(path: str, mode: int, secret: str = "password") -> str:
+    """A warning if other users can read a file with a secret; else empty. `mode`: its st_mode."""
     if not stat.S_ISREG(mode) or not mode & (stat.S_IRGRP | stat.S_IROTH):
         return ""
-    return f"other users can read '{path}', which has a password: run chmod 600 {shlex.quote(path)}"
+    return f"other users can read '{path}', which has a {secret}: run chmod 600 {shlex.quote(path)}"
 
 
 def current() -> str | None:

@@ -551,6 +551,8 @@ def _new_password(user: str, file: str | None) -> str:
     from getpass import getpass
     from pathlib import Path
 
+    from mqd.file_modes import others_can_read, remedy_for
+    from mqd.logs import write_line
     from mqd.options import StartError
 
     if file == "-":
@@ -558,6 +560,12 @@ def _new_password(user: str, file: str | None) -> str:
     elif file is not None:
         try:
             password = Path(file).read_text(encoding="utf-8").split("\n", 1)[0].rstrip("\r")
+            if others_can_read(Path(file)):
+                write_line(
+                    f"mqd: warning: users other than the owner can read the password in '{file}': "
+                    f"{remedy_for(Path(file))}",
+                    sys.stderr,
+                )
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
             raise StartError(

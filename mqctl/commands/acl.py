@@ -73,6 +73,20 @@ _RESOURCES = {
 """Option -> member of AclResourceType; the cluster is a flag."""
 _SHOWN_MAX = 50
 
+
+class _Principal(click.ParamType[str]):
+    """`User:alice`; `alice` means the same."""
+
+    name = "principal"
+
+    def convert(
+        self, value: str, param: click.Parameter | None, context: click.Context | None
+    ) -> str:
+        if not value.strip():
+            self.fail("it is empty; specify User:NAME", param, context)
+        return value if ":" in value else f"User:{value}"
+
+
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
@@ -80,7 +94,8 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 def acl() -> None:
     """Create, list, check and delete ACLs.
 
-    A principal is User:NAME, or User:* for everyone. A DENY ACL overrides ALLOW ACLs.
+    A principal is User:NAME, or User:* for everyone. NAME alone means User:NAME. A DENY ACL
+    overrides ALLOW ACLs.
     """
 
 
@@ -118,12 +133,14 @@ def _resources(cluster: bool, given: dict[str, Any]) -> list[tuple[str, str]]:
 @click.option(
     "--allow",
     multiple=True,
+    type=_Principal(),
     metavar="PRINCIPAL",
     help="Allow this principal, such as User:alice; repeatable.",
 )
 @click.option(
     "--deny",
     multiple=True,
+    type=_Principal(),
     metavar="PRINCIPAL",
     help="Deny this principal, such as User:alice; repeatable.",
 )
@@ -249,7 +266,12 @@ def _filter_options(function: FunctionT) -> FunctionT:
             help="Only ACLs of this operation.",
         ),
         click.option("--host", metavar="ADDRESS", help="Only ACLs of this address."),
-        click.option("--principal", metavar="PRINCIPAL", help="Only ACLs of this principal."),
+        click.option(
+            "--principal",
+            type=_Principal(),
+            metavar="PRINCIPAL",
+            help="Only ACLs of this principal.",
+        ),
     ):
         function = option(function)
     return _resource_options(multiple=False)(function)
@@ -352,7 +374,7 @@ def delete(
 
 
 @click.command()
-@click.argument("principal", metavar="PRINCIPAL")
+@click.argument("principal", type=_Principal(), metavar="PRINCIPAL")
 @click.argument(
     "operation", type=click.Choice(OPERATIONS, case_sensitive=False), metavar="OPERATION"
 )

@@ -91,7 +91,9 @@ class Authority:
         """Raises OSError, and FileExistsError if there is one."""
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(directory / CA_KEY, _key_pem(self._key), replace=False)
-        (directory / CA_CERTIFICATE).write_bytes(self.pem)
+        certificate = directory / CA_CERTIFICATE
+        certificate.write_bytes(self.pem)
+        certificate.chmod(0o644)  # whatever the umask is: who changes it decides who is trusted
 
     @property
     def pem(self) -> bytes:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from mqd.config import ConfigError, StartError
-from mqd.file_modes import others_can_read, remedy_for
+from mqd.file_modes import others_can_read, remedy_for, warning_of_change
 from mqd.io.tls_contexts import own_certificate
 from mqd.node.watched_files import fingerprint
 from mqd.security.distinguished_name import expires_at
@@ -87,6 +87,13 @@ class CertificateSource:
                 self.name,
                 days,
             )
+        trusted = self._settings.trust_store
+        if trusted is not None and trusted.location is not None:
+            warning = warning_of_change(
+                Path(trusted.location), "decide whose certificates are trusted"
+            )
+            if warning is not None:
+                logger.warning("unsafe trust store listener=%s detail=%r", self.name, warning)
         if file is not None and is_readable:
             logger.warning(
                 "users other than the owner can read the private key file=%s remedy=%s",

@@ -8,21 +8,18 @@ has the reason.
 from __future__ import annotations
 
 import logging
-import stat
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 
 from mqd.config import StartError
-from mqd.file_modes import others_can_read, remedy_for
+from mqd.file_modes import OTHERS_CAN_CHANGE, others_can_read, remedy_for
 from mqd.limits import USERS_FILE_BYTES_MAX
 from mqd.node.watched_files import fingerprint
 from mqd.security.hashed_users import parse_users
 from mqd.security.scram_credentials import ScramCredential
 
 logger = logging.getLogger(__name__)
-
-_OTHERS_CAN_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class UsersFile:
@@ -91,7 +88,7 @@ class UsersFile:
             raise self._failure("is not UTF-8", "save it as UTF-8") from None
         except ValueError as error:
             raise self._failure(f"is invalid: {error}", "correct it") from None
-        if status.st_mode & _OTHERS_CAN_WRITE:
+        if status.st_mode & OTHERS_CAN_CHANGE:
             raise self._failure(
                 "can be changed by users other than its owner", remedy_for(self._path)
             )

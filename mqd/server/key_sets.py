@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 import trio
 
 from mqd.config import ConfigError, StartError
+from mqd.file_modes import warning_of_change
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk
 from mqd.io.https import get_document
@@ -74,6 +75,7 @@ class TokenVerifier:
                     f"sasl.oauthbearer.jwks.endpoint.url: {options.url} has no usable key set: "
                     f"{error}"
                 ) from error
+        self._warn_of_modes(options)
         _context_of(options)  # an unreadable trust store prevents the start
         task_status.started()
         failures = 0
@@ -88,6 +90,16 @@ class TokenVerifier:
                 logger.warning(
                     "cannot read the key set of tokens url=%s reason=%s", options.url, error
                 )
+
+    def _warn_of_modes(self, options: KeySetOptions) -> None:
+        """Warn of files whose writers can make tokens that the node accepts."""
+        files = [] if options.tls is None else list(options.tls.settings.files)
+        if options.url.startswith("file:"):
+            files = [_path_of(options.url)]
+        for file in files:
+            warning = warning_of_change(Path(file), "make tokens that the node accepts")
+            if warning is not None:
+                logger.warning("unsafe key set of tokens detail=%r", warning)
 
     async def _pause(self, options: KeySetOptions, failures: int) -> None:
         """Wait until the next read: for the refresh interval, or less if a token has an unknown
@@ -105,12 +117,16 @@ class TokenVerifier:
         """Raises OSError or ValueError."""
         self._wanted = trio.Event()
         if options.url.startswith("file:"):
-            text = self._disk.read_bytes(Path(unquote(urlsplit(options.url).path)))
+            text = self._disk.read_bytes(Path(_path_of(options.url)))
         else:
             text = await self._disk.offload(_get, options)
         self._keys = parse_key_set(text)
         self._read_at = self._clock.monotonic()
         logger.debug("read the key set of tokens url=%s keys=%d", options.url, len(self._keys))
+
+
+def _path_of(url: str) -> str:
+    return unquote(urlsplit(url).path)
 
 
 def _get(options: KeySetOptions) -> bytes:

@@ -66,10 +66,6 @@ def test_acls(mqctl: Mqctl, served: Loopback) -> None:
     assert (
         again.code == 0 and "ACL already exists: allow User:alice read topic 'orders'" in again.err
     )
-    wrong = mqctl("acl", "create", "--allow", "alice", "--operation", "read", "--topic", "orders")
-    assert wrong.code == 1 and "no colon is present" in wrong.err
-    assert wrong.err.startswith("error: allow alice read topic 'orders' from *: Could not parse")
-    assert wrong.err.endswith("\n  write the principal as User:NAME\n")
     assert mqctl("acl", "create", *read).code == 2, "no resource"
     rows = mqctl("acl", "list", "--topic", "orders", "--matching", "-o", "json").data
     assert rows == [
@@ -146,6 +142,8 @@ def test_a_decision_is_explained(mqctl: Mqctl, served: Loopback) -> None:
     }
     for principal, operation, code, rule in (
         ("User:alice", "describe", 0, "MatchingAcl"),
+        ("alice", "describe", 0, "MatchingAcl"),
+        ("Group:alice", "describe", 1, "DefaultDeny"),
         ("User:alice", "read", 1, "DefaultDeny"),
         ("User:root", "read", 0, "SuperUser"),
     ):
@@ -157,6 +155,18 @@ def test_a_decision_is_explained(mqctl: Mqctl, served: Loopback) -> None:
         assert (done.code, row["rule"], row["allowed"]) == (code, rule, code == 0)
         acl = "allow User:alice write topic 'orders' from *" if rule == "MatchingAcl" else None
         assert row["acl"] == acl
+
+
+def test_a_name_alone_is_a_user(mqctl: Mqctl, served: Loopback) -> None:
+    create = ("acl", "create", "--operation", "read", "--topic", "orders")
+    rows = mqctl(*create, "--allow", "alice", "--deny", "*", "-o", "json").data
+    assert sorted(row["principal"] for row in rows) == ["User:*", "User:alice"]
+    (row,) = mqctl("acl", "list", "--principal", "alice", "-o", "json").data
+    assert row["principal"] == "User:alice"
+    (row,) = mqctl("acl", "delete", "--principal", "alice", "--yes", "-o", "json").data
+    assert row["principal"] == "User:alice"
+    done = mqctl(*create, "--allow", "")
+    assert done.code == 2 and "specify User:NAME" in done.err
 
 
 def test_quotas(mqctl: Mqctl, served: Loopback) -> None:

@@ -168,5 +168,12 @@ def test_files_with_passwords_that_other_users_can_read(
             done = run()
             text = f"other users can read '{path}', which has a password: run chmod 600 {path}\n"
             assert done.code == 0 and (text in done.err) == is_readable, (done.err, mode)
+    key = tmp_path / "al.pem"
+    key.write_text("KEY")
+    config.write_text(f"security.protocol=PLAINTEXT\nssl.keystore.location={key}\n")
+    for mode, is_readable in ((0o600, False), (0o644, True)):
+        key.chmod(mode)
+        text = f"other users can read '{key}', which has a private key: run chmod 600 {key}\n"
+        assert (text in list_topics().err) == is_readable
     config.write_text("security.protocol=PLAINTEXT\n")
     assert "chmod" not in list_topics().err, "it has no password"

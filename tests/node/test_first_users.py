@@ -98,6 +98,11 @@ def test_wrong_input(
     secret.write_text("\n")
     assert add(tmp_path, "--password-file", str(secret)) == FAILURE
     assert "is empty" in capsys.readouterr().err
+    for mode, is_readable in ((0o600, False), (0o666, True)):
+        secret.chmod(mode)
+        add(tmp_path, "--password-file", str(secret))
+        text = f"users other than the owner can read the password in '{secret}': run chmod 600"
+        assert (text in capsys.readouterr().err) == is_readable
     (tmp_path / NAME).write_bytes(b"{}")
     with pytest.raises(StartError, match="is damaged"):
         load_first_users(OsDisk(), tmp_path / NAME)

@@ -25,7 +25,7 @@ from mqd.node.peer_tls import PeerTls
 from mqd.node.watched_files import CHECK_SECONDS, WatchedFiles
 from mqd.peers import Peers, parse_peers
 from mqd.security.client_listeners import ClientListener, SecurityProtocol
-from mqd.security.tls_settings import KeyStore, TlsSettings
+from mqd.security.tls_settings import KeyStore, TlsSettings, TrustStore
 
 NOW = datetime.now(UTC)
 AUTHORITY = Authority.create("test", now=NOW)
@@ -168,6 +168,23 @@ def test_an_expired_certificate_is_an_error_and_a_shared_file_one_warning(
         ),
         ("ERROR", f"certificate expired listener=PEER days_ago=3 {remedy}"),
     ]
+
+
+def test_a_trust_store_that_others_can_change_causes_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, trust = tmp_path / "node.pem", tmp_path / "ca.pem"
+    file.write_bytes(AUTHORITY.issue("a", hosts=["h"], now=NOW, days=300))
+    file.chmod(0o600)
+    trust.write_bytes(AUTHORITY.pem)
+    settings = TlsSettings(KeyStore("PEM", str(file)), TrustStore("PEM", str(trust)))
+    source = CertificateSource("SSL", settings, lambda: None)
+    for mode, is_warned in ((0o644, False), (0o666, True), (0o664, True)):
+        trust.chmod(mode)
+        caplog.clear()
+        source.warn(NOW)
+        text = f"users other than the owner can change {trust}, and decide whose certificates"
+        assert (text in caplog.text) == is_warned
 
 
 def test_a_file_that_cannot_be_read_is_named_with_key_and_line(tmp_path: Path) -> None:

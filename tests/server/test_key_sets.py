@@ -24,7 +24,7 @@ from mqd.security.oauthbearer import TokenRules
 from mqd.security.sasl_options import KeySetOptions
 from mqd.server.key_sets import TokenVerifier
 from tests.log.support import HandClock
-from tests.tls_files import write_texts
+from tests.tls_files import texts, write_texts
 
 KEYS = [Ed25519PrivateKey.generate() for _ in range(2)]
 NOW = 1_800_000_000
@@ -144,6 +144,28 @@ async def test_the_trust_store_of_the_jaas_string_verifies_the_server(
         else:
             with pytest.raises(OSError, match="certificate verify failed"):
                 await made._read(options)
+
+
+async def test_key_files_that_others_can_change_cause_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys, trust = tmp_path / "my keys.json", tmp_path / "ca.pem"
+    keys.write_bytes(key_set(0))
+    trust.write_text(texts().ca)
+    tls = request_tls({"ssl.truststore.location": str(trust)}, where="")
+    for file, options in (
+        (keys, KeySetOptions(keys.as_uri(), 3_600_000, 100, 10_000)),
+        (trust, KeySetOptions("https://127.0.0.1:1/keys", 3_600_000, 100, 10_000, tls)),
+    ):
+        for mode, is_warned in ((0o644, False), (0o666, True)):
+            file.chmod(mode)
+            caplog.clear()
+            made = TokenVerifier(options, TokenRules(), Source(key_set(0)), HandClock())  # type: ignore[arg-type]
+            async with trio.open_nursery() as nursery:
+                await nursery.start(made.run)
+                nursery.cancel_scope.cancel()
+            text = f"users other than the owner can change {file}, and make tokens"
+            assert (text in caplog.text) == is_warned
 
 
 async def test_a_trust_store_must_be_usable_at_the_start() -> None:
