@@ -68,7 +68,7 @@ class KeySetOptions:
     retry_backoff_ms: int
     retry_backoff_max_ms: int
     tls: RequestTls | None = None
-    """Of requests for the URL; None: the certificates that the system trusts."""
+    """TLS of requests for the URL. None: the certificates that the system trusts are trusted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class SaslOptions:
     key_set: KeySetOptions | None
     """None without OAUTHBEARER, and if only unsigned tokens are accepted."""
     warnings: tuple[str, ...] = ()
-    """Of options without effect."""
+    """Messages about options without effect."""
 
 
 def sasl_options(config: NodeConfig, listener: str) -> SaslOptions:
