@@ -194,6 +194,9 @@ idempotence.
 REFUSED_PARTITIONS_MAX = 100
 """Partitions of one connection whose last refusal is remembered (server/refused_batches.py)."""
 PRODUCERS_PER_PARTITION_MAX = 100_000
+"""Producers of one partition, and its open transactions. Producers in a transaction are never
+forgotten.
+"""
 PRODUCER_BYTES = 1_280
 """Memory of a partition for a producer id with five batches, by `tracemalloc`; with one batch 450
 bytes.

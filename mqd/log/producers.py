@@ -34,6 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
+from itertools import islice
 
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import PRODUCER_BATCHES_CACHED, PRODUCERS_PER_PARTITION_MAX
@@ -57,6 +58,10 @@ BUMPS_EPOCHS_FROM = 2
 """The `transaction.version` from which on a marker's epoch is above that of its transaction's
 batches (KIP-890).
 """
+
+
+_EXAMINED_MAX = 200
+"""Producers that one batch looks at, to forget some: 20 us."""
 
 
 class Producers:
@@ -244,7 +249,8 @@ class Producers:
     ) -> Guard | None:
         """The confirmed guard of a batch that begins a transaction. None: the transaction is open.
 
-        Raises MqError if there is none, or the epoch is outdated.
+        Raises MqError if there is none, or the epoch is outdated. With too many open transactions:
+        KAFKA_STORAGE_ERROR, which clients retry.
         """
         if producer is not None:
             if producer.epoch == epoch and producer.current_txn_first_offset != NO_OFFSET:
@@ -260,6 +266,12 @@ class Producers:
             raise MqError(
                 ErrorCode.INVALID_TXN_STATE,
                 f"the partition is in no transaction of producer {producer_id}",
+            )
+        if len(self.open) >= PRODUCERS_PER_PARTITION_MAX:
+            raise MqError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"The partition has {len(self.open)} open transactions, the most that it may have. "
+                "Retry when some have ended.",
             )
         return guard
 
@@ -350,7 +362,7 @@ class Producers:
         if producer is None:
             producer = ProducerState(epoch, self._snapshots_taken)
             if len(producers) >= PRODUCERS_PER_PARTITION_MAX:
-                self._forget_one()
+                self._forget_some()
         else:
             if producer.snapshots_before != self._snapshots_taken:
                 producer = producer.copy(self._snapshots_taken)
@@ -403,12 +415,21 @@ class Producers:
         """Whether `first_unstable_offset` may be anything but None."""
         return bool(self.open or self._ended)
 
-    def _forget_one(self) -> None:
-        """Remove the least recently used producer that is in no transaction."""
-        for producer_id, producer in self.states.items():
-            if producer.current_txn_first_offset == NO_OFFSET:
-                del self.states[producer_id]
+    def _forget_some(self) -> None:
+        """Remove the least recently used producers that are in no transaction, to have room for the
+        next ones.
+
+        Producers in a transaction move behind the others: their marker would do so anyway. Few
+        producers are looked at, so their number can exceed the bound by a thousandth.
+        """
+        states = self.states
+        room = PRODUCERS_PER_PARTITION_MAX // 1_000
+        for producer_id, producer in list(islice(states.items(), _EXAMINED_MAX)):
+            if len(states) + room < PRODUCERS_PER_PARTITION_MAX:
                 return
+            del states[producer_id]
+            if producer.current_txn_first_offset != NO_OFFSET:
+                states[producer_id] = producer
 
     # -- snapshots ---------------------------------------------------------------------------------
 

@@ -4,10 +4,13 @@ stable (KIP-98, KIP-890).
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from mqd.errors import ErrorCode, MqError
 from mqd.log.producer_expiry import expire
+from mqd.log.producer_state import ProducerState
 from mqd.log.producers import Producers
 from mqd.protocol.batch import TRANSACTIONAL_MASK
 from mqd.protocol.files import AbortedTransaction
@@ -253,3 +256,56 @@ def test_a_producer_in_a_transaction_never_expires(monkeypatch: pytest.MonkeyPat
     for now_ms in (0, 1 << 40):
         list(expire(producers, now_ms, 10))
     assert [entry.producer_id for entry in producers.entries()] == [PID] and not producers.guards
+
+
+def test_open_transactions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqd.log.producers.PRODUCERS_PER_PARTITION_MAX", 2)
+    producers = begun(at=0)
+    producers.replay(1, 0, 0, 1, 0, 100, TRANSACTIONAL_MASK)
+    producers.guard(2, 0, 0, False, 0)
+    with pytest.raises(MqError) as refused:
+        producers.check_coordinator_batch(2, 0)
+    assert refused.value.code is ErrorCode.INVALID_TXN_STATE, "first, its own mistakes"
+    producers.guards[2].confirmed = True
+    with pytest.raises(MqError) as refused:
+        producers.check_coordinator_batch(2, 0)
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR, "a code that clients retry"
+    with pytest.raises(MqError) as refused:
+        producers.check_with_transactions(2, 0, 0, 0, True)
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert producers.check_with_transactions(1, 0, 1, 0, True) is None, "its transaction is open"
+    assert producers.check_with_transactions(3, 0, 0, 0, False) is None, "it begins none"
+    producers.end_transaction(1, 0, 3, 2, 0, committed=True)
+    producers.check_coordinator_batch(2, 0)
+    assert producers.check_with_transactions(2, 0, 0, 0, True) is None
+
+
+class CountingItems(dict[int, ProducerState]):
+    """Counts the items that a loop looks at."""
+
+    looked_at = 0
+
+    def items(self) -> Any:
+        for item in super().items():
+            self.looked_at += 1
+            yield item
+
+
+def test_a_new_producer_looks_at_few_of_those_in_transactions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    most, in_transaction = 2_000, 1_990
+    monkeypatch.setattr("mqd.log.producers.PRODUCERS_PER_PARTITION_MAX", most)
+    producers = Producers()
+    producers.states = states = CountingItems()
+    for producer_id in range(in_transaction):
+        producers.replay(producer_id, 0, 0, producer_id, 0, 0, TRANSACTIONAL_MASK)
+    largest = 0
+    for producer_id in range(in_transaction, 3 * most):
+        states.looked_at = 0
+        producers.replay(producer_id, 0, 0, producer_id, 0, 0, 0)
+        assert states.looked_at <= 200
+        largest = max(largest, len(producers))
+    assert largest <= most + 20
+    assert list(producers.open.values()) == list(range(in_transaction))
+    assert all(producers.in_transaction(one, 0) for one in range(in_transaction))
