@@ -506,6 +506,8 @@ SEGMENTS_UNSYNCED_MAX = 64
 """Full segments of one log that wait for their sync. At this limit, a batch that needs a new
 segment gets a retriable error.
 """
+SEGMENTS_RETIRED_AT_ONCE = 50
+"""Segments that retention takes out of a log in one step, with up to five renames each: 5 ms."""
 OLDER_SEGMENTS_OPEN_MAX = 1_024
 """Open older segments of all logs, where descriptors are plentiful."""
 DESCRIPTORS_SPARE = 16

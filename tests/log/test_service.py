@@ -20,7 +20,7 @@ from mqd.io.clock import SystemClock
 from mqd.io.disk import ArgumentsT, OsDisk, ResultT
 from mqd.limits import DISK_RESERVE_BYTES, POSITIONS_CACHED
 from mqd.log.log_config import LogConfig
-from mqd.log.partition_log import PartitionLog
+from mqd.log.partition_log import LogFailure, PartitionLog
 from mqd.log.service import LogService
 from mqd.protocol.batch import parse_header
 from mqd.protocol.compression import Codec
@@ -706,6 +706,47 @@ async def test_retention_and_time_rolls(tmp_path: Path) -> None:
     harness.clock.now_ms += 101
     await harness.service.retain()
     assert log.active.base_offset == 5 and log.log_start_offset == 4
+    harness.kill()
+
+
+class CountsPasses(trio.abc.Instrument):
+    count = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.count += 1
+
+
+@pytest.mark.parametrize("change", ["", "failed", "reset"])
+async def test_retention_removes_a_few_segments_in_one_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    monkeypatch.setattr("mqd.log.manager.housekeeping.SEGMENTS_RETIRED_AT_ONCE", 3)
+    harness = Harness(tmp_path)
+    await harness.service.start()
+    log = harness.open(LogConfig(segment_bytes=200, retention_ms=-1, retention_bytes=0))
+    for number in range(11):
+        harness.write(log, batch(b"x" * 100, timestamp=NOW + number))
+    harness.service.checkpoint_high_watermark(PARTITION, 11)
+    housekeeping, passes = harness.service.housekeeping, CountsPasses()
+    retire, retired = housekeeping.retire, []
+
+    def noted(log: PartitionLog, count: int, reason: str) -> None:
+        retire(log, count, reason)
+        retired.append((passes.count, count))
+        if len(retired) == 2 and change == "failed":
+            log.failure = LogFailure("test")
+        elif len(retired) == 2 and change == "reset":
+            harness.service.reset(log, 2)
+            harness.write(log, batch(b"x" * 100, timestamp=NOW))
+
+    monkeypatch.setattr(housekeeping, "retire", noted)
+    trio.lowlevel.add_instrument(passes)
+    await harness.service.retain()
+    trio.lowlevel.remove_instrument(passes)
+    assert [count for _, count in retired] == ([3, 3] if change else [3, 3, 3, 1])
+    assert len({at for at, _ in retired}) == len(retired), "others run between two steps"
+    if change == "reset":
+        assert (log.log_start_offset, log.log_end_offset) == (2, 3), "a new record stays"
     harness.kill()
 
 

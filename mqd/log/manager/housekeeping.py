@@ -15,7 +15,7 @@ import trio
 
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk
-from mqd.limits import PRODUCER_SNAPSHOTS_PENDING_MAX
+from mqd.limits import PRODUCER_SNAPSHOTS_PENDING_MAX, SEGMENTS_RETIRED_AT_ONCE
 from mqd.log.disk.file_truncation import retire_oldest
 from mqd.log.disk.first_offset_file import mark_first_offset
 from mqd.log.disk.segment_files import append_indexes, new_segment
@@ -279,7 +279,11 @@ class Housekeeping:
                 await self._note_log_start(log, end)
                 if log.failure is not None or log.queue:
                     continue
-            self._remove_segments(log, end, reason, now_ms)
+            while self._remove_segments(log, end, reason, now_ms):
+                await trio.lowlevel.checkpoint()
+                was_reset = log.log_start_offset < end
+                if log.failure is not None or log.queue or was_reset:
+                    break
             await trio.lowlevel.checkpoint()
 
     def _idle_logs(self) -> Iterator[PartitionLog]:
@@ -308,8 +312,10 @@ class Housekeeping:
                 error,
             )
 
-    def _remove_segments(self, log: PartitionLog, end: Offset, reason: str, now_ms: int) -> None:
-        """Take the segments below `end` out of the log, and roll the active one if it is due."""
+    def _remove_segments(self, log: PartitionLog, end: Offset, reason: str, now_ms: int) -> bool:
+        """Take segments below `end` out of the log, and roll the active one if it is due. Returns
+        whether more are left: their files are renamed on the event loop, a few in one step.
+        """
         active = log.active
         try:
             if log.durability.may_roll and (
@@ -317,12 +323,15 @@ class Housekeeping:
                 or log.roll.is_too_old(active, log.config, now_ms)
             ):
                 self.roll(log, log.log_end_offset, log.producers.freeze())
-            count = sum(segment.next_offset <= end for segment in log.segments[:-1])
+            oldest = log.segments[: min(SEGMENTS_RETIRED_AT_ONCE, len(log.segments) - 1)]
+            count = sum(segment.next_offset <= end for segment in oldest)
             if count:
                 self.retire(log, count, reason)
+            return count == SEGMENTS_RETIRED_AT_ONCE
         except OSError as error:
             failure = storage_error(f"cannot clean {log.path}", error)
             self._registry.fail_unless_retriable(log.directory, failure)
+            return False
 
     def retire(self, log: PartitionLog, count: int, reason: str) -> None:
         """Take the oldest segments out of the log. Their files are removed after
