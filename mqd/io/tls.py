@@ -247,15 +247,18 @@ class TlsSocket(LayeredSocket):
             self._choose()
             if not self.is_encrypted:
                 return
+        records_left = _EXTRA_RECORDS  # a message may come in records of one byte (I41)
         while True:
             try:
                 self._tls.do_handshake()
             except ssl.SSLWantReadError:
                 self._queue_outgoing()
                 self.flush()
-                filled = self._fill(TLS_RECORD_BYTES, _EXTRA_RECORDS)
+                filled = self._fill(TLS_RECORD_BYTES, records_left) if records_left > 0 else None
+                self.is_holding = bool(self._records.waiting)
                 if filled is None:
                     raise BlockingIOError from None
+                records_left -= max(1, filled[1])
                 if not filled[0]:
                     client = "another node" if self._acceptor.is_of_nodes else "the client"
                     raise TlsFailed(

@@ -9,6 +9,7 @@ import ctypes
 import gc
 import random
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -234,6 +235,49 @@ async def test_tiny_records_are_received_a_few_at_a_time() -> None:
             arrived += view[:received]
         assert arrived == bytes(n % 256 for n in range(1000))
         assert side.sock.send(b"ok") == 2
+
+
+async def test_a_handshake_in_tiny_records_takes_several_calls() -> None:
+    """Before any login, a client may send its first message in records of one byte (I41)."""
+    async with accepted() as (port, accept), trio.open_nursery() as nursery:
+        sent, is_received = 0, trio.Event()
+
+        async def client() -> None:
+            nonlocal sent
+            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            tls = client_context(CLIENT).wrap_bio(incoming, outgoing, server_hostname=HOST)
+            async with await trio.open_tcp_stream(HOST, port) as stream:
+                with pytest.raises(ssl.SSLWantReadError):
+                    tls.do_handshake()
+                record = outgoing.read()
+                sent = len(record) - 5
+                await stream.send_all(
+                    b"".join(record[:3] + b"\0\1" + bytes([one]) for one in record[5:])
+                )
+                while True:
+                    incoming.write(await stream.receive_some())
+                    try:
+                        tls.do_handshake()
+                    except ssl.SSLWantReadError:
+                        continue
+                    break
+                tls.write(b"end")
+                await stream.send_all(outgoing.read())
+                await is_received.wait()
+
+        nursery.start_soon(client)
+        side: Side = await accept()  # type: ignore[misc]
+        calls = received = 0
+        view = memoryview(bytearray(32 * 1024))
+        while not received:
+            calls += 1
+            try:
+                received = side.sock.receive_into(view)
+            except BlockingIOError:
+                await side.ready(READABLE)
+        assert bytes(view[:received]) == b"end"
+        is_received.set()
+        assert calls >= sent // 64 > 2
 
 
 def key_updates(stream: TlsStream, count: int, *, requested: bool) -> bytes:
