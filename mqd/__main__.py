@@ -80,7 +80,7 @@ def _parser() -> ArgumentParser:
                     return  # the parser of the command checks its own options
                 name = argument.partition("=")[0] if argument.startswith("--") else argument[:2]
                 if is_option and not name[1:].isdecimal() and name not in known:
-                    from mqd.config import nearest
+                    from mqd.options import nearest
 
                     close = nearest(name, known)
                     if not name.startswith("--"):
@@ -92,7 +92,7 @@ def _parser() -> ArgumentParser:
         def _check_value(self, action: Action, value: Any) -> None:
             choices = action.choices
             if choices is not None and value not in choices:
-                from mqd.config import nearest
+                from mqd.options import nearest
 
                 if (close := nearest(str(value), map(str, choices))) is not None:
                     what = f"no such choice: '{value}'. Did you mean '{close}'?"
@@ -384,7 +384,7 @@ def _check_advertised_hosts(listeners: Iterable[ClientListener], config: NodeCon
     from threading import Thread
 
     from mqd import logs
-    from mqd.config import Source
+    from mqd.config_sources import Source
 
     def key_of(host: str) -> str:
         for key in ("advertised.listeners", "listeners"):

@@ -6,6 +6,7 @@ mqd.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum, IntEnum
 from typing import Final, NamedTuple
 
@@ -241,3 +242,11 @@ class ConfigError(StartError):
 
     The message contains the place: file and line, or key.
     """
+
+
+def nearest(key: str, names: Iterable[str]) -> str | None:
+    """The name that is most similar to `key`; None if none is similar."""
+    import difflib
+
+    found = difflib.get_close_matches(key, list(names), n=1, cutoff=0.6)
+    return found[0] if found else None

@@ -13,16 +13,18 @@ from mqd.config import (
     ConfigError,
     NodeConfig,
     OptionType,
-    Source,
     Status,
     Value,
+)
+from mqd.config_sources import Source
+from mqd.errors import ErrorCode, MqError
+from mqd.peers import parse_peers
+from mqd.resource_configs import (
     resolve_topic_option,
     topic_options,
     validate_topic_config,
     validate_topic_configs,
 )
-from mqd.errors import ErrorCode, MqError
-from mqd.peers import parse_peers
 
 
 def load(*settings: str) -> NodeConfig:

@@ -375,7 +375,7 @@ def _entity(parts: Any) -> QuotaEntity:
 
 def _unknown_keys(entity: QuotaEntity, keys: Iterable[str]) -> str:
     """The remedy for keys that no quota of the entity has; empty if there are none."""
-    from mqd.config import nearest
+    from mqd.options import nearest
 
     of_address = entity[0][0] == IP_ENTITY
     known = ADDRESS_KEYS if of_address else CLIENT_KEYS

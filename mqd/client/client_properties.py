@@ -109,7 +109,7 @@ def security_of(properties: Mapping[str, str]) -> Security:
     for key in sorted(reader.left.keys() - set(unknown)):
         logger.debug("client property without effect key=%s", key)
     if unknown:
-        from mqd.config import nearest
+        from mqd.options import nearest
 
         close = nearest(unknown[0], reader.known)
         remedy = "remove it, or see docs/CLIENT.md, TLS and login"

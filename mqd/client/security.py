@@ -95,7 +95,7 @@ class Security:
 
 def _unknown(key: str, value: str, known: Iterable[str]) -> InvalidValue:
     """The error for a value that is none of `known`; suggests the most similar one."""
-    from mqd.config import nearest
+    from mqd.options import nearest
 
     listed = f"use one of {', '.join(known)}"
     close = nearest(value.upper(), known)

@@ -23,19 +23,8 @@ from mqd.client_metrics import (
     check_subscription_name,
     validate_client_metrics_configs,
 )
-from mqd.config import (
-    GROUP_OPTIONS,
-    NODE_OPTIONS,
-    TOPIC_OPTIONS,
-    NodeConfig,
-    Source,
-    Value,
-    nearest,
-    resolve_topic_option,
-    validate_group_configs,
-    validate_topic_configs,
-    without_effect,
-)
+from mqd.config import GROUP_OPTIONS, NODE_OPTIONS, TOPIC_OPTIONS, NodeConfig, Value
+from mqd.config_sources import Source
 from mqd.controller.commands import check_fits
 from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.image import CLIENT_METRICS, GROUP, NODE, TOPIC, MetadataImage
@@ -54,7 +43,13 @@ from mqd.limits import (
     CONFIGURED_GROUPS_MAX,
     COORDINATOR_KEY_BYTES_MAX,
 )
-from mqd.options import OptionType, Status
+from mqd.options import OptionType, Status, nearest
+from mqd.resource_configs import (
+    resolve_topic_option,
+    validate_group_configs,
+    validate_topic_configs,
+    without_effect,
+)
 from mqd.topic_names import validate_topic_name
 from mqd.types import NodeId
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from mqd.config import TOPIC_OPTIONS, NodeConfig, validate_topic_configs, without_effect
+from mqd.config import TOPIC_OPTIONS, NodeConfig
 from mqd.controller.assignments import (
     add_load,
     check_assignment,
@@ -33,6 +33,7 @@ from mqd.controller.result import ControllerResult
 from mqd.controller.size import Room
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import CONFIG_CHANGES_MAX, CREATED_TOPICS_MAX, PARTITIONS_PER_REQUEST_MAX
+from mqd.resource_configs import validate_topic_configs, without_effect
 from mqd.topic_names import RESERVED_TOPIC, validate_topic_name
 from mqd.types import ZERO_UUID, NodeId
 

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from mqd.config import ConfigError, NodeConfig, PeerNode, Source, StartError
+from mqd.config import ConfigError, NodeConfig, PeerNode, StartError
+from mqd.config_sources import Source
 from mqd.controller.endpoints import BrokerEndpoint, Endpoints
 from mqd.io.net import Listener, Network
 from mqd.io.tls import TlsAcceptor, TlsListener

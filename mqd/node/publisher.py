@@ -10,7 +10,7 @@ from typing import Any
 
 import trio
 
-from mqd.config import NodeConfig, topic_options
+from mqd.config import NodeConfig
 from mqd.controller.configs import effective_node_config, warn_of_static_overrides
 from mqd.controller.delta import Delta
 from mqd.controller.image import MetadataImage
@@ -20,6 +20,7 @@ from mqd.replica.assignment import Assignment
 from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
 from mqd.replica.settings import TopicSettings
+from mqd.resource_configs import topic_options
 from mqd.types import NodeId, TopicPartition
 
 _ASSIGNED_AT_ONCE = 25

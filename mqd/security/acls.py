@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from enum import IntEnum
 from typing import Final, NamedTuple
-from uuid import UUID
 
 WILDCARD: Final = "*"
 """A literal pattern with this name matches every resource; a host of `*`, every address."""
@@ -82,10 +81,3 @@ class Acl(NamedTuple):
     """An address, or `*`."""
     operation: Operation
     permission: Permission
-
-
-class StoredAcl(NamedTuple):
-    """An ACL in the metadata. Its id is unique in the cluster."""
-
-    id: UUID
-    acl: Acl

@@ -9,7 +9,7 @@ from typing import Any
 
 import trio
 
-from mqd.config import NodeConfig, group_option
+from mqd.config import NodeConfig
 from mqd.controller.configs import CurrentConfig
 from mqd.controller.delta import Delta
 from mqd.controller.image import MetadataImage
@@ -30,6 +30,7 @@ from mqd.memory_plan import MemoryPlan
 from mqd.protocol import apis
 from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
+from mqd.resource_configs import group_option
 from mqd.server.context import Context, Node
 from mqd.server.forward import Forwarder
 from mqd.server.handlers.seal_transactions import seal

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from mqd.config import NodeConfig, Source
+from mqd.config import NodeConfig
+from mqd.config_sources import Source
 from mqd.controller.configs import (
     AlterConfigs,
     Change,

@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Mapping
 from typing import Any
 
-from mqd.config import TOPIC_OPTIONS, NodeConfig, resolve_topic_option
+from mqd.config import TOPIC_OPTIONS, NodeConfig
 from mqd.controller.configs import effective_node_config
 from mqd.controller.create_topics import CreateTopics, TopicCreated
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol.slices import Slices
+from mqd.resource_configs import resolve_topic_option
 from mqd.security.acls import Operation, ResourceType
 from mqd.server.authorization import is_authorized, is_authorized_for_cluster, permissions_of
 from mqd.server.context import Context

@@ -20,19 +20,12 @@ from itertools import dropwhile
 from typing import Any, Final
 
 from mqd.client_metrics import CLIENT_METRICS_OPTIONS, parse_client_metrics_option
-from mqd.config import (
-    GROUP_OPTIONS,
-    NODE_OPTIONS,
-    TOPIC_OPTIONS,
-    Option,
-    Source,
-    Value,
-    resolve_group_option,
-    resolve_topic_option,
-)
+from mqd.config import GROUP_OPTIONS, NODE_OPTIONS, TOPIC_OPTIONS, Option, Value
+from mqd.config_sources import Source
 from mqd.controller.configs import ResourceType, effective_node_config, node_id_of
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import CONFIG_KEY_CHARS_MAX, CONFIG_RESOURCE_REPEATS_MAX, CONFIG_RESOURCES_MAX
+from mqd.resource_configs import resolve_group_option, resolve_topic_option
 from mqd.security.acls import Operation
 from mqd.server.authorization import is_authorized, refusal
 from mqd.server.context import Context, Node

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from mqd.config import GROUP_OPTIONS, NodeConfig, group_option
+from mqd.config import GROUP_OPTIONS, NodeConfig
 from mqd.errors import ErrorCode
+from mqd.resource_configs import group_option
 from tests.server.handlers.node import FakeNode, running_node
 
 GROUP = 32
