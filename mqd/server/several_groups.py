@@ -12,7 +12,7 @@ from mqd.errors import MqError
 from mqd.limits import COORDINATED_GROUPS_AT_ONCE
 from mqd.server.context import Context
 from mqd.server.coordinators import call_of
-from mqd.server.slices import KEY_CHARS_A_ROW, listed_in_slices
+from mqd.server.slices import KEY_CHARS_A_ROW, Pace, listed_in_slices
 
 
 async def rows_of_groups(
@@ -32,6 +32,7 @@ async def rows_of_groups(
         rows[group_id] = {}
         by_shard.setdefault(index, []).append(group_id)
     call = call_of(context, None)
+    pace = Pace()
     for index, names in by_shard.items():
         for start in range(0, len(names), COORDINATED_GROUPS_AT_ONCE):
             some = names[start : start + COORDINATED_GROUPS_AT_ONCE]
@@ -42,4 +43,5 @@ async def rows_of_groups(
                 rows.update((row["group_id"], row) for row in response[response_field])
             except MqError as error:
                 rows.update((name, {"group_id": name, "error_code": error.code}) for name in some)
+            await pace.row(len(some))
     return list(rows.values())

@@ -27,12 +27,13 @@ _TOPIC_PARTITIONS: Final = 5
 def add_partitions(
     current: Transaction | None,
     producer: Producer,
-    partitions: Iterable[TopicPartition],
+    partitions: Collection[TopicPartition],
     *,
     client_version: int,
     now_ms: int,
 ) -> Transaction | None:
-    """The transaction with these partitions, begun if none is open; None if it has them already.
+    """The transaction with these different partitions, begun if none is open; None if it has them
+    already.
 
     Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, POLICY_VIOLATION.
     """
@@ -42,6 +43,8 @@ def add_partitions(
         raise concurrent_transactions()
     check_producer(current, producer)
     _check_open(current)
+    if len(partitions) > TRANSACTION_PARTITIONS_MAX:
+        _check_size(current, partitions)
     added = {one for one in partitions if not _has(current, one)}
     if current.state is ONGOING and not added:
         return None

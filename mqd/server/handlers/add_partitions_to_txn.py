@@ -22,13 +22,14 @@ from mqd.security.acls import Operation, ResourceType
 from mqd.server.authorization import is_authorized, require_cluster
 from mqd.server.context import CLIENT, Context, Node
 from mqd.server.handlers.transactions import known_to
-from mqd.server.slices import KEY_CHARS_A_ROW, SLICE_ROWS, finished_in_slices
+from mqd.server.slices import KEY_CHARS_A_ROW, SLICE_ROWS, finished_soon, others_first
 from mqd.types import INTERNAL_TOPICS, TopicPartition
 
 _BATCHED_FROM = 4
 _FENCED_SINCE = 2
 _FIRST_PROTOCOL = 0
 _SECOND_PROTOCOL = 2
+_VERIFIED_AT_ONCE = 1_000
 
 Errors = dict[TopicPartition, ErrorCode]
 
@@ -38,12 +39,12 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     if version >= _BATCHED_FROM:
         require_cluster(context, Operation.CLUSTER_ACTION)
         return await add_partitions(context.node, request, from_client=context.listener == CLIENT)
-    partitions = _partitions(request["v3_and_below_topics"])
+    partitions = await finished_soon(_partitions(request["v3_and_below_topics"]))
     transactional_id = request["v3_and_below_transactional_id"]
     if not is_authorized(context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
         errors = dict.fromkeys(partitions, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        return {"results_by_topic_v3_and_below": _by_topic(errors)}
-    errors = await finished_in_slices(_refused_to_client(context, partitions))
+        return {"results_by_topic_v3_and_below": await finished_soon(_by_topic(errors))}
+    errors = await finished_soon(_refused_to_client(context, partitions))
     if not errors:
         producer = Producer(
             request["v3_and_below_producer_id"], request["v3_and_below_producer_epoch"]
@@ -57,7 +58,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         except MqError as error:
             code = known_to(version, error, fenced_since=_FENCED_SINCE).code
         errors = dict.fromkeys(partitions, code)
-    return {"results_by_topic_v3_and_below": _by_topic(errors)}
+    return {"results_by_topic_v3_and_below": await finished_soon(_by_topic(errors))}
 
 
 async def add_partitions(
@@ -84,25 +85,37 @@ async def add_partitions(
 async def _add(
     node: Node, transaction: Mapping[str, Any], result: dict[str, Any], from_client: bool
 ) -> None:
-    partitions = _partitions(transaction["topics"])
-    errors = _refused(node, partitions, from_client=from_client)
+    partitions = await finished_soon(_partitions(transaction["topics"]))
+    errors = await finished_soon(_refused(node, partitions, from_client=from_client))
     if not errors:
         transactional_id = transaction["transactional_id"]
         producer = Producer(transaction["producer_id"], transaction["producer_epoch"])
         try:
             if transaction["verify_only"]:
-                response = await node.transactions.call(
-                    transactional_id,
-                    VerifyPartitions(transactional_id, producer, tuple(partitions)),
-                )
-                errors = response["errors"]
+                errors = await _verified(node, transactional_id, producer, partitions)
             else:
                 op = AddPartitions(transactional_id, producer, tuple(partitions), _SECOND_PROTOCOL)
                 await node.transactions.call(transactional_id, op)
                 errors = dict.fromkeys(partitions, ErrorCode.NONE)
         except MqError as error:
             errors = dict.fromkeys(partitions, error.code)
-    result["topic_results"] = _by_topic(errors)
+    result["topic_results"] = await finished_soon(_by_topic(errors))
+
+
+async def _verified(
+    node: Node, transactional_id: str, producer: Producer, partitions: list[TopicPartition]
+) -> Errors:
+    """The coordinator verifies portions. The transaction is the same for each of them, or a later
+    one is refused.
+    """
+    errors: Errors = {}
+    for start in range(0, len(partitions) or 1, _VERIFIED_AT_ONCE):
+        if start:
+            await others_first()
+        some = tuple(partitions[start : start + _VERIFIED_AT_ONCE])
+        op = VerifyPartitions(transactional_id, producer, some)
+        errors |= (await node.transactions.call(transactional_id, op))["errors"]
+    return errors
 
 
 def failed(request: Any, error: MqError) -> dict[str, Any]:
@@ -110,26 +123,30 @@ def failed(request: Any, error: MqError) -> dict[str, Any]:
     return {"error_code": error.code, "results_by_transaction": []}
 
 
-def _partitions(topics: Iterable[Mapping[str, Any]]) -> list[TopicPartition]:
-    return list(
-        dict.fromkeys(
-            TopicPartition(topic["name"], partition)
-            for topic in topics
-            for partition in topic["partitions"]
-        )
-    )
+def _partitions(topics: Iterable[Mapping[str, Any]]) -> Slices[list[TopicPartition]]:
+    """The different partitions of a request, in its order."""
+    found: dict[TopicPartition, None] = {}
+    for topic in topics:
+        name, partitions = topic["name"], topic["partitions"]
+        for start in range(0, len(partitions), SLICE_ROWS):
+            some = partitions[start : start + SLICE_ROWS]
+            found.update((TopicPartition(name, partition), None) for partition in some)
+            yield len(some)
+        yield 1
+    return list(found)
 
 
-def _refused(node: Node, partitions: list[TopicPartition], *, from_client: bool) -> Errors:
+def _refused(node: Node, partitions: list[TopicPartition], *, from_client: bool) -> Slices[Errors]:
     """The error of each partition that cannot be in a transaction. Offsets have a request of their
     own.
     """
-    return _with_others(partitions, _wrong(node, partitions, from_client=from_client))
+    wrong = yield from _wrong(node, partitions, from_client=from_client)
+    return (yield from _with_others(partitions, wrong))
 
 
 def _refused_to_client(context: Context, partitions: list[TopicPartition]) -> Slices[Errors]:
     """The same for a client, which must be able to write to the topics."""
-    wrong = _wrong(context.node, partitions, from_client=True)
+    wrong = yield from _wrong(context.node, partitions, from_client=True)
     may_write: dict[str, bool] = {}
     for partition in partitions:
         name = partition.topic
@@ -137,13 +154,13 @@ def _refused_to_client(context: Context, partitions: list[TopicPartition]) -> Sl
             may_write[name] = name in INTERNAL_TOPICS or is_authorized(
                 context, Operation.WRITE, ResourceType.TOPIC, name
             )
-            yield 1
         if not may_write[name]:
             wrong[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    return _with_others(partitions, wrong)
+        yield 1
+    return (yield from _with_others(partitions, wrong))
 
 
-def _wrong(node: Node, partitions: list[TopicPartition], *, from_client: bool) -> Errors:
+def _wrong(node: Node, partitions: list[TopicPartition], *, from_client: bool) -> Slices[Errors]:
     wrong: Errors = {}
     for partition in partitions:
         topic = node.image.topics.get(partition.topic)
@@ -151,19 +168,24 @@ def _wrong(node: Node, partitions: list[TopicPartition], *, from_client: bool) -
             wrong[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif topic is None or not 0 <= partition.partition < len(topic.partitions):
             wrong[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        yield 1
     return wrong
 
 
-def _with_others(partitions: list[TopicPartition], wrong: Errors) -> Errors:
-    if not wrong:
-        return {}
-    return {one: wrong.get(one, ErrorCode.OPERATION_NOT_ATTEMPTED) for one in partitions}
+def _with_others(partitions: list[TopicPartition], wrong: Errors) -> Slices[Errors]:
+    errors: Errors = {}
+    if wrong:
+        for one in partitions:
+            errors[one] = wrong.get(one, ErrorCode.OPERATION_NOT_ATTEMPTED)
+            yield 1
+    return errors
 
 
-def _by_topic(errors: Errors) -> list[dict[str, Any]]:
+def _by_topic(errors: Errors) -> Slices[list[dict[str, Any]]]:
     topics: dict[str, list[dict[str, Any]]] = {}
     for partition, error in errors.items():
         topics.setdefault(partition.topic, []).append(
             {"partition_index": partition.partition, "partition_error_code": error}
         )
+        yield 1
     return [{"name": name, "results_by_partition": rows} for name, rows in topics.items()]

@@ -15,7 +15,7 @@ from mqd.security.acls import Operation, ResourceType
 from mqd.server.authorization import split
 from mqd.server.context import Context
 from mqd.server.several_groups import rows_of_groups
-from mqd.server.slices import finished_in_slices
+from mqd.server.slices import Pace, finished_in_slices
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
@@ -26,10 +26,15 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         group_id: {"group_id": group_id, "error_code": ErrorCode.GROUP_AUTHORIZATION_FAILED}
         for group_id in denied
     }
+    pace = Pace()
     while names:
         found = await rows_of_groups(context, "groups_names", names, "results")
-        rows.update((row["group_id"], row) for row in found)
-        names = [row["group_id"] for row in found if row.get("unfinished")]
+        names = []
+        for row in found:
+            rows[row["group_id"]] = row
+            if row.get("unfinished"):
+                names.append(row["group_id"])
+            await pace.row()
     return {"results": list(rows.values())}
 
 

@@ -15,7 +15,7 @@ from mqd.security.acls import Operation, ResourceType
 from mqd.server.authorization import group_operations, split
 from mqd.server.context import Context
 from mqd.server.several_groups import rows_of_groups
-from mqd.server.slices import finished_in_slices
+from mqd.server.slices import Pace, finished_in_slices
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
@@ -23,20 +23,18 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         split(context, Operation.DESCRIBE, ResourceType.GROUP, request.groups, str)
     )
     rows = await rows_of_groups(context, "groups", allowed, "groups")
-    if not request.awaited_wanted:
-        rows = [_without_extra_fields(row) for row in rows]
-    if request.include_authorized_operations:
-        rows = [
-            row | {"authorized_operations": group_operations(context, row["group_id"])}
-            if row["error_code"] == ErrorCode.NONE
-            else row
-            for row in rows
-        ]
-    refused = [
+    described: list[dict[str, Any]] = [
         {"group_id": group_id, "error_code": ErrorCode.GROUP_AUTHORIZATION_FAILED}
         for group_id in denied
     ]
-    return {"groups": [*refused, *rows]}
+    pace = Pace()
+    for row in rows:
+        shown = row if request.awaited_wanted else _without_extra_fields(row)
+        if request.include_authorized_operations and row["error_code"] == ErrorCode.NONE:
+            shown = shown | {"authorized_operations": group_operations(context, row["group_id"])}
+        described.append(shown)
+        await pace.row()
+    return {"groups": described}
 
 
 def _without_extra_fields(row: dict[str, Any]) -> dict[str, Any]:

@@ -208,6 +208,16 @@ def test_partitions_accumulate() -> None:
     assert len(txn.log) == written, "no new partition, no record"
 
 
+def test_more_partitions_than_a_transaction_has_are_refused_before_any_is_looked_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    txn = Transactions()
+    producer = txn.init()
+    monkeypatch.setattr("mqd.coordinator.txn.partitions._has", lambda *_: pytest.fail("looked up"))
+    with refused(ErrorCode.POLICY_VIOLATION):
+        txn.add(producer, *(TopicPartition("a", n) for n in range(20_001)))
+
+
 def test_a_transaction_has_a_bounded_number_of_partitions() -> None:
     """Topics count, too. Committed offsets may always be added."""
     txn = Transactions()
