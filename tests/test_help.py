@@ -14,6 +14,7 @@ import pytest
 
 from mqctl.__main__ import cli
 from mqd import __main__ as mqd
+from mqd.command_line import parser as parser_of_mqd
 
 
 def of_click(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -42,7 +43,7 @@ def test_mqctl(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> Non
     looks_right(capsys.readouterr().out, " ".join(("Usage: mqctl", *path)))
 
 
-@pytest.mark.parametrize("path", list(of_argparse(mqd._parser())), ids=" ".join)
+@pytest.mark.parametrize("path", list(of_argparse(parser_of_mqd())), ids=" ".join)
 def test_mqd(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert mqd.main([*path, "--help"]) == 0
     looks_right(capsys.readouterr().out, " ".join(("usage: mqd", *path)))

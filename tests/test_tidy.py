@@ -40,6 +40,8 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"testing"}),
     frozenset({"dev_security"}),
     frozenset({"dev"}),
+    frozenset({"command_line"}),
+    frozenset({"storage_commands"}),
     frozenset({"__main__"}),
 )
 """Parts of `mqd`, lowest layer first. A part imports only from layers below it. Parts of one layer
@@ -105,6 +107,7 @@ SHELL_FOLDERS = (
 SHELLS = frozenset(
     {
         *("mqd/__main__.py", "mqd/daemon.py", "mqd/dev.py", "mqd/logs.py"),
+        "mqd/storage_commands.py",
         "mqd/dev_security.py",
         *("mqd/controller/channel.py", "mqd/controller/lifecycle.py"),
         *("mqd/controller/operations.py", "mqd/controller/producer_id_manager.py"),
