@@ -23,6 +23,10 @@ REQUEST_ELEMENTS_MAX = 100_000
 """Elements in all arrays of one request. It limits the memory and time that a frame costs beyond
 its own bytes.
 """
+REQUEST_STRING_BYTES_MAX = 8 * MIB
+"""Bytes of all strings in one request of a client, except Produce and Fetch. They are hashed,
+compared and quoted several times. The names of 25,000 topics have at most 6 MiB.
+"""
 STRUCTURE_ELEMENTS = 4
 """Elements that one structure in an array counts as: two bytes of a frame can become 200 bytes of
 memory.

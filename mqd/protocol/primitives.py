@@ -16,6 +16,7 @@ Encodings: https://kafka.apache.org/protocol#protocol_types, KIP-482 for the com
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -38,6 +39,7 @@ class Cursor:
         "elements_left",
         "end",
         "position",
+        "string_bytes_left",
         "tagged_fields",
         "value_bytes",
         "view",
@@ -50,13 +52,17 @@ class Cursor:
         elements_max: int,
         *,
         copies: bool = False,
+        string_bytes_max: int = sys.maxsize,
     ) -> None:
-        """`copies`: values are copies, never views of the buffer."""
+        """`copies`: values are copies, never views of the buffer. `string_bytes_max`: of all
+        strings of the message.
+        """
         self.view = memoryview(buffer)
         self.position = position
         self.end = len(self.view)
         self.elements_left = elements_max
         self.copies = copies
+        self.string_bytes_left = string_bytes_max
         self.value_bytes = 0
         """Bytes of all strings and blobs decoded so far."""
         self.tagged_fields = 0
@@ -194,6 +200,9 @@ LENGTH_COMPACT = Length(
 # -- strings and blobs
 
 
+_TOO_MANY_STRING_BYTES = "too many bytes of strings in one message"
+
+
 class String(Construct):
     """UTF-8, at most limits.STRING_BYTES_MAX bytes. `cut`: the encoder truncates a longer string
     instead of raising an error.
@@ -214,6 +223,9 @@ class String(Construct):
             raise ProtocolError(f"string of {size} bytes at {stream.position}")
         start = stream.advance(size)
         stream.value_bytes += size
+        stream.string_bytes_left -= size
+        if stream.string_bytes_left < 0:
+            raise ProtocolError(_TOO_MANY_STRING_BYTES)
         try:
             return str(stream.view[start : start + size], "utf-8")
         except UnicodeDecodeError as error:
@@ -248,8 +260,11 @@ class String(Construct):
                         ) from None
                     stream.position = stop
                     stream.value_bytes += length - 1
+                    stream.string_bytes_left -= length - 1
                     continue
             found.append(self._parse(stream, None, ""))
+        if stream.string_bytes_left < 0:
+            raise ProtocolError(_TOO_MANY_STRING_BYTES)
         return found
 
     def build_several(self, strings: Iterable[str | None], stream: Any) -> None:

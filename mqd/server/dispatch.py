@@ -22,6 +22,7 @@ may be without leaders, and clients increase their back-off after each lost conn
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from functools import partial
 from struct import Struct
@@ -34,6 +35,7 @@ from mqd.limits import (
     FRAME_BYTES_MIN,
     KIB,
     REQUEST_ELEMENTS_MAX,
+    REQUEST_STRING_BYTES_MAX,
 )
 from mqd.protocol import apis
 from mqd.protocol.chunks import Chunk, Chunks
@@ -326,7 +328,15 @@ class Dispatcher:
         try:
             async with places.taken(connection, handler, large=True) as leave:
                 with until_closed(connection):
-                    cursor = Cursor(frame, header.body_position, REQUEST_ELEMENTS_MAX, copies=True)
+                    cursor = Cursor(
+                        frame,
+                        header.body_position,
+                        REQUEST_ELEMENTS_MAX,
+                        copies=True,
+                        string_bytes_max=REQUEST_STRING_BYTES_MAX
+                        if connection.listener == CLIENT
+                        else sys.maxsize,
+                    )
                     decoding = handler.api.decode_request_in_slices(header.api_version, cursor)
                     request = await finished_in_slices(decoding)
                 if connection.open:

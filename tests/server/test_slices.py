@@ -16,11 +16,13 @@ from mqd.errors import ErrorCode
 from mqd.limits import (
     CONFIG_RESOURCES_MAX,
     REQUEST_ELEMENTS_MAX,
+    REQUEST_STRING_BYTES_MAX,
     STRUCTURE_ELEMENTS,
     TASK_SLICE_SECONDS_MAX,
 )
 from mqd.protocol import apis
 from mqd.protocol.chunks import Chunks
+from mqd.protocol.primitives import pack_unsigned_varint
 from mqd.server.slices import finished_in_slices, finished_soon
 from tests.log.support import batch
 from tests.server.rig import OTHER, Client, Rig, rig, run_until_idle
@@ -211,6 +213,23 @@ async def test_a_resource_named_twice_has_one_row(tmp_path: Path) -> None:
             "describe_configs", 4, {"resources": requested[:1] * (CONFIG_RESOURCES_MAX + 1)}
         )
         assert {row.error_code for row in too_many.results} == {ErrorCode.INVALID_REQUEST}
+
+
+@pytest.mark.parametrize(("size", "count"), [(30_000, 279), (120, 69_905)])
+@pytest.mark.parametrize("more", [0, 1])
+async def test_the_bytes_of_all_strings_are_bounded(
+    tmp_path: Path, size: int, count: int, more: int
+) -> None:
+    """DescribeConfigs v4: `count` keys are the most, both of long ones and of short ones."""
+    assert count == REQUEST_STRING_BYTES_MAX // size
+    async with rig(tmp_path) as node:
+        client = await node.connect()
+        names = (pack_unsigned_varint(size + 1) + b"x" * size) * (count + more)
+        keys = pack_unsigned_varint(count + more + 1) + names
+        body = b"\0\x02\x04\x01" + keys + b"\0\0\0\0"
+        client.send_frame(pack(">hhih", 32, 4, 1, -1) + body)
+        await run_until_idle()
+        assert client.sock.closed == bool(more)
 
 
 @pytest.mark.parametrize(
