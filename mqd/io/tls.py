@@ -144,6 +144,8 @@ class TlsSocket(LayeredSocket):
         return self.is_holding or self.inner.has_unread
 
     def _receive_into(self, view: memoryview) -> int:
+        if self._ended:  # the end may have arrived together with data
+            return 0
         try:
             if not self.is_established:
                 self._handshake()

@@ -179,6 +179,36 @@ async def test_bytes_arrive_as_sent_with_a_slow_reader_and_small_buffers(
     file.close()
 
 
+async def test_a_stream_that_has_ended_can_be_read_again() -> None:
+    """Data and the end may arrive in one step, without a close_notify: the reader gets the data,
+    and then the end as often as it reads.
+    """
+    async with accepted() as (port, accept):
+
+        def client() -> None:
+            context = client_context(CLIENT)
+            with (
+                socket.create_connection((HOST, port)) as plain,
+                context.wrap_socket(plain, server_hostname=HOST) as secure,
+            ):
+                secure.sendall(b"0123456789")
+                secure.shutdown(socket.SHUT_WR)
+                secure.recv(1)  # until the other side has closed
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, client)
+            side: Side = await accept()  # type: ignore[misc]
+            view = memoryview(bytearray(100))
+            arrived = 0
+            while received := await side.received(view):
+                arrived += received
+            assert arrived == 10
+            for _ in range(3):
+                assert side.sock.receive_into(view) == 0
+            side.poller.forget(side.sock)
+            side.sock.close()
+
+
 async def test_bytes_that_openssl_holds_are_reported_again() -> None:
     async with accepted() as (port, accept), trio.open_nursery() as nursery:
         opened: list[TlsStream] = []
