@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from .batches import batch
-from .wire import Wire, create_topic, metadata, nodes_from_here, produce, until
+from .wire import Wire, create_topic, metadata, new_topic, nodes_from_here, produce, until
 
 NONE, UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, INVALID_CONFIG, INVALID_REQUEST = (
     0,
@@ -144,6 +144,100 @@ def test_a_resource_named_twice_has_two_rows(wire: Wire, topic: str) -> None:
             (row.resource_type, row.resource_name, *(config.name for config in row.configs))
             for row in results
         ] == named
+
+
+OTHER_CHARACTERS = (
+    "contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "key", "value", "sentence"),
+    [
+        (TOPIC, None, "foo", "1", "Unknown topic config name: foo"),
+        (TOPIC, None, "num.partitions", "1", "Unknown topic config name: num.partitions"),
+        (
+            TOPIC,
+            None,
+            "retention.ms",
+            "abc",
+            "Invalid value abc for configuration retention.ms: Not a number of type LONG",
+        ),
+        (
+            TOPIC,
+            None,
+            "retention.ms",
+            "-5",
+            "Invalid value -5 for configuration retention.ms: Value must be at least -1",
+        ),
+        (
+            TOPIC,
+            None,
+            "cleanup.policy",
+            "x",
+            "Invalid value x for configuration cleanup.policy: String must be one of: compact, "
+            "delete",
+        ),
+        (
+            TOPIC,
+            None,
+            "preallocate",
+            "maybe",
+            "Invalid value maybe for configuration preallocate: Expected value to be either true "
+            "or false",
+        ),
+        (
+            TOPIC,
+            None,
+            "min.cleanable.dirty.ratio",
+            "2",
+            "Invalid value 2.0 for configuration min.cleanable.dirty.ratio: Value must be no more "
+            "than 1",
+        ),
+        (TOPIC, None, "retention.ms", None, "Null value not supported for : retention.ms"),
+        (TOPIC, "a b", "retention.ms", "1", f"Topic name is invalid: 'a b' {OTHER_CHARACTERS}"),
+        (TOPIC, "..", "retention.ms", "1", "Topic name is invalid: '..' is not allowed"),
+        (TOPIC, "no-such", "retention.ms", "1", "The topic 'no-such' does not exist."),
+        (TOPIC, "", "retention.ms", "1", "Default topic resources are not allowed"),
+        (
+            BROKER,
+            "",
+            "num.partitions",
+            "3",
+            "Cannot update these configs dynamically: [num.partitions]",
+        ),
+        (
+            BROKER,
+            "",
+            "log.retention.ms",
+            "abc",
+            "Invalid value abc for configuration log.retention.ms: Not a number of type LONG",
+        ),
+        (BROKER, "x", "log.retention.ms", "1", "Node id must be an integer, but it is: x"),
+    ],
+)
+def test_an_error_begins_with_the_same_sentence(
+    wire: Wire, topic: str, kind: int, name: str | None, key: str, value: str | None, sentence: str
+) -> None:
+    """mqd appends a remedy."""
+    configs = [{"name": key, "config_operation": SET, "value": value}]
+    resource = {
+        "resource_type": kind,
+        "resource_name": topic if name is None else name,
+        "configs": configs,
+    }
+    (result,) = wire.ask(
+        "IncrementalAlterConfigs", 1, resources=[resource], validate_only=True
+    ).responses
+    assert result.error_code and result.error_message.startswith(sentence)
+
+
+@pytest.mark.parametrize("name", ["a b", "", ".", "bä"])
+def test_an_invalid_topic_name_has_the_same_sentence(wire: Wire, name: str) -> None:
+    (row,) = wire.ask("CreateTopics", 7, topics=[new_topic(name)], timeout_ms=9000).topics
+    reason = {"": "the empty string is not allowed", ".": "'.' is not allowed"}
+    expected = reason.get(name, f"'{name}' {OTHER_CHARACTERS}")
+    assert row.error_message == f"Topic name is invalid: {expected}"
 
 
 def test_synonyms_are_in_order_of_precedence(wire: Wire, new_name: Callable[[], str]) -> None:
