@@ -343,16 +343,6 @@ class Authorizer:
 
     # -- questions ---------------------------------------------------------------------------------
 
-    def authorize(
-        self,
-        principal: Principal,
-        host: str,
-        operation: Operation,
-        resource_type: ResourceType,
-        name: str,
-    ) -> bool:
-        return self.permissions(principal, host).rule(operation, resource_type, name).allowed
-
     def permissions(self, principal: Principal, host: str) -> Permissions:
         """The decisions for a client. Valid until the next change of an ACL: do not keep it."""
         found = self._permissions.get((principal, host))

@@ -403,13 +403,8 @@ def newest_markers(client: BlockingClient, query: str, batch_id: int | None) -> 
     return dict(newest.values())
 
 
-def read_marker(client: BlockingClient, group: str) -> Marker | None:
-    """The newest marker of a group, when no transaction can change it any longer."""
-    return read_markers(client, [group])[group]
-
-
 def read_markers(client: BlockingClient, groups: list[str]) -> dict[str, Marker | None]:
-    """The same for many groups."""
+    """The newest marker of each group, when no transaction can change it any longer."""
     newest: dict[str, Marker | None] = {}
     for group, found in client.admin.list_group_offsets(groups, stable=True).items():
         if isinstance(found, Exception):

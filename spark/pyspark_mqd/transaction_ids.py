@@ -105,12 +105,6 @@ def owner_of(transactional_id: str) -> Owner | None:
     return None
 
 
-def pattern_of(query: str) -> str:
-    """A regular expression (RE2) for all transactional ids of a query."""
-    rest = rf"(-[0-9]+|\.driver|\.[0-9a-f]{{{WORKER_DIGITS}}}\.[0-9]+)"
-    return f"^{re.escape(query)}{rest}$"
-
-
 def worker_pattern_of(query: str) -> str:
     """A regular expression (RE2) for the transactional ids of a query's Python workers."""
     return rf"^{re.escape(query)}\.[0-9a-f]{{{WORKER_DIGITS}}}\.[0-9]+$"

@@ -161,7 +161,9 @@ def test_decisions_are_those_of_the_model(
                 acls, allow_if_no_acl, str(principal), host, operation, resource_type, name
             )
             for _ in range(2):
-                found = made.authorize(principal, host, operation, resource_type, name)
+                found = (
+                    made.permissions(principal, host).rule(operation, resource_type, name).allowed
+                )
                 assert found == expected, (acls, principal, host, operation, name)
             of_type = all_slices(
                 made.permissions(principal, host).any_of_type(operation, resource_type)
@@ -229,12 +231,12 @@ def test_the_rule_that_decides(
 
 def test_super_users_and_resources_without_acls() -> None:
     made = authorizer(acl(permission=DENY, principal="User:*"), super_users=["User:alice"])
-    assert made.authorize(ALICE, HOST, READ, TOPIC, "orders")
-    assert not made.authorize(BOB, HOST, READ, TOPIC, "orders")
+    assert made.permissions(ALICE, HOST).rule(READ, TOPIC, "orders").allowed
+    assert not made.permissions(BOB, HOST).rule(READ, TOPIC, "orders").allowed
     assert all_slices(made.permissions(ALICE, HOST).any_of_type(WRITE, TOPIC))
     opened = authorizer(acl(principal="User:bob"), allow=True)
-    assert opened.authorize(ALICE, HOST, READ, TOPIC, "other")
-    assert not opened.authorize(ALICE, HOST, READ, TOPIC, "orders")
+    assert opened.permissions(ALICE, HOST).rule(READ, TOPIC, "other").allowed
+    assert not opened.permissions(ALICE, HOST).rule(READ, TOPIC, "orders").allowed
 
 
 def test_authorized_operations_have_kafkas_bits() -> None:
@@ -248,9 +250,9 @@ def test_authorized_operations_have_kafkas_bits() -> None:
 def test_the_cache_is_bounded() -> None:
     made = authorizer(acl())
     for number in range(AUTHORIZER_DECISIONS_MAX + 10):
-        made.authorize(ALICE, HOST, READ, TOPIC, f"t{number}")
+        made.permissions(ALICE, HOST).rule(READ, TOPIC, f"t{number}")
     assert len(made.permissions(ALICE, HOST).decisions) <= 10
-    made.authorize(ALICE, HOST, READ, TOPIC, "x" * (AUTHORIZER_NAME_CHARS_CACHED_MAX + 1))
+    made.permissions(ALICE, HOST).rule(READ, TOPIC, "x" * (AUTHORIZER_NAME_CHARS_CACHED_MAX + 1))
     assert all(len(key[2]) < 250 for key in made.permissions(ALICE, HOST).decisions)
 
 
@@ -273,8 +275,8 @@ def test_a_decision_does_not_walk_over_acls_of_other_hosts() -> None:
         *(acl(name="*", host=f"h{n}") for n in range(10_000)), acl(WRITE, "*", host=HOST)
     )
     assert len(made.relevant("User:alice", HOST, TOPIC, "orders").acls) == 1
-    assert made.authorize(ALICE, HOST, WRITE, TOPIC, "orders")
-    assert not made.authorize(ALICE, HOST, READ, TOPIC, "orders")
+    assert made.permissions(ALICE, HOST).rule(WRITE, TOPIC, "orders").allowed
+    assert not made.permissions(ALICE, HOST).rule(READ, TOPIC, "orders").allowed
 
 
 def test_all_operations_of_a_resource_need_one_search(monkeypatch: pytest.MonkeyPatch) -> None:

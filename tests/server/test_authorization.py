@@ -396,7 +396,11 @@ def test_an_acl_is_of_an_address_in_any_spelling() -> None:
         ),
     )
     for host, allowed in (("::1", True), ("[::1]", True), ("::2", False)):
-        found = authorizer.authorize(ALICE, host, Operation.READ, ResourceType.TOPIC, "orders")
+        found = (
+            authorizer.permissions(ALICE, host)
+            .rule(Operation.READ, ResourceType.TOPIC, "orders")
+            .allowed
+        )
         assert found == allowed, host
 
 

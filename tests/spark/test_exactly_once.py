@@ -15,7 +15,7 @@ pytest.importorskip("pyspark")
 
 from chaos.ensemble import Ensemble
 from mqd.client.sync import BlockingClient
-from pyspark_mqd.exactly_once import RUN, read_marker
+from pyspark_mqd.exactly_once import RUN, read_markers
 from pyspark_mqd.sink_tasks import local_property
 from pyspark_mqd.transaction_ids import batch_group, identity_of, task_id
 from tests.spark.reading import ends_of, open_transactions, rows_in, values_in
@@ -47,7 +47,7 @@ def test_eight_tasks_into_three_partitions_with_restarts(
     query = identity_of(query_id_of_checkpoint(stream.checkpoint))
     assert open_transactions(client, query) == []
     assert ends_of(client, stream.target) == ends_of(client, stream.target, committed=False)
-    markers = [read_marker(client, task_id(query, task)) for task in range(8)]
+    markers = list(read_markers(client, [task_id(query, task) for task in range(8)]).values())
     assert [marker and marker.batch_id for marker in markers] == [3] * 8
     assert sum(marker.rows for marker in markers if marker) == 1_000
 
