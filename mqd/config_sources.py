@@ -157,12 +157,12 @@ class SettingsReader:
             raise ConfigError(f"{where.rstrip(': ')}: {named.problem(error)}") from None
         if option.status is Status.REFUSED and value != option.default:
             raise ConfigError(
-                f"{where}{key} is not supported: {option.note}; remove it to start the node"
+                f"{where}'{key}' is not supported: {option.note}; remove it to start the node"
             )
         if option.status is Status.IGNORED:
-            self.warnings.append(f"{where}{key} is ignored: {option.note}")
+            self.warnings.append(f"{where}'{key}' is ignored: {option.note}")
         elif option.effective_maximum is not None and (loss := option.loss(value)) is not None:
-            self.warnings.append(f"{where}{key}: {loss}")
+            self.warnings.append(f"{where}'{key}': {loss}")
         if option.name == key:
             self.values[key] = value
             self.sources[key] = source
@@ -187,21 +187,21 @@ def _unknown_of_listener(key: str) -> str | None:
     close = nearest(listener_key, (*NODE_OPTIONS, *of_mechanisms))
     if close is None:
         return None
-    return f"{key} is an unknown key; did you mean {LISTENER_PREFIX}{name}.{close}?"
+    return f"'{key}' is an unknown key; did you mean '{LISTENER_PREFIX}{name}.{close}'?"
 
 
 def _unknown(key: str) -> str:
     if key in TOPIC_OPTIONS:
         synonyms = TOPIC_OPTIONS[key].synonyms
         remedy = (
-            f"for all topics set {synonyms[0][0]}"
+            f"for all topics set '{synonyms[0][0]}'"
             if synonyms
             else "set it when you create or alter the topic"
         )
-        return f"{key} is a topic key, not a node key; {remedy}"
+        return f"'{key}' is a topic key, not a node key; {remedy}"
     close = nearest(key, NODE_OPTIONS)
-    return f"{key} is an unknown key; " + (
-        f"did you mean {close}?" if close else "list all keys with `mqd config list`"
+    return f"'{key}' is an unknown key; " + (
+        f"did you mean '{close}'?" if close else "list all keys with `mqd config list`"
     )
 
 

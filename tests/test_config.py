@@ -219,22 +219,22 @@ def test_secrets_are_not_shown() -> None:
     [
         (
             "log.retention.msec=1",
-            ["-o log.retention.msec", "is an unknown key", "did you mean log.retention.ms?"],
+            ["-o 'log.retention.msec' is an unknown key; did you mean 'log.retention.ms'?"],
         ),
-        ("zzz=1", ["zzz is an unknown key", "list all keys with `mqd config list`"]),
+        ("zzz=1", ["'zzz' is an unknown key", "list all keys with `mqd config list`"]),
         ("retention.ms=1", ["a topic key", "log.retention.ms"]),
         ("remote.storage.enable=false", ["a topic key"]),
         ("num.io.threads=8", ["ignored", "one event loop"]),
-        ("compression.zstd.level=22", ["-o compression.zstd.level: 22 acts as 9"]),
+        ("compression.zstd.level=22", ["-o 'compression.zstd.level': 22 acts as 9"]),
         ("inter.broker.listener.name=SSL", ["ignored", "peer.ssl turns on TLS"]),
         ("listener.name.plaintext.num.io.threads=8", ["ignored"]),
         (
             "listener.name.plaintext.plain.sasl.jaas.confg=x",
-            ["unknown key", "did you mean listener.name.plaintext.plain.sasl.jaas.config?"],
+            ["unknown key", "did you mean 'listener.name.plaintext.plain.sasl.jaas.config'?"],
         ),
         (
             "listener.name.plaintext.ssl.client.atuh=x",
-            ["did you mean listener.name.plaintext.ssl.client.auth?"],
+            ["did you mean 'listener.name.plaintext.ssl.client.auth'?"],
         ),
         ("listener.name.nowhere.ssl.client.auth=none", ["the listeners are peer, plaintext"]),
         ("listener.name.peer.max.connections=5", ["the peer listener has only ssl.* keys"]),

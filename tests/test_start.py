@@ -201,7 +201,7 @@ def test_a_local_cluster_serves_until_it_is_interrupted(tmp_path: Path) -> None:
         _, errors = process.communicate(timeout=20)
     assert process.returncode == 0, errors
     assert "node 1 | mqd node 1 ready on 127.0.0.1:" in errors
-    assert "num.io.threads is ignored: one event loop serves a node" in errors
+    assert "'num.io.threads' is ignored: one event loop serves a node" in errors
 
 
 def one_line(errors: str) -> str:
