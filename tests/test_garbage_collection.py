@@ -30,7 +30,7 @@ OLD_MAX = 60_000
 step.
 """
 THRESHOLDS = (700, 10, 10)
-"""Those of CPython."""
+"""The defaults of CPython."""
 
 
 class Node:

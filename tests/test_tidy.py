@@ -486,7 +486,7 @@ def test_docstrings_begin_with_their_noun() -> None:
     """`The schema of every batch.`, and not `Of every batch.`: the name above is only a hint."""
     found = [
         f"{name}:{node.lineno}"
-        for name in python_files("mqd", "mqctl", "spark", "chaos", "bench")
+        for name in python_files("mqd", "mqctl", "spark", "chaos", "bench", "tests")
         if name not in _OLDER
         for node in nodes(name)
         if isinstance(node, ast.Expr)

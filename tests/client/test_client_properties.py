@@ -82,7 +82,7 @@ ssl.keystore.key ssl.keystore.location ssl.keystore.password ssl.keystore.type s
 ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm
 ssl.truststore.certificates ssl.truststore.location ssl.truststore.password ssl.truststore.type
 """
-"""Of Kafka 4.3.1: SaslConfigs, SslConfigs, and security.* of CommonClientConfigs."""
+"""Keys of Kafka 4.3.1: SaslConfigs, SslConfigs, and security.* of CommonClientConfigs."""
 
 
 def test_every_key_of_kafkas_clients_is_known() -> None:

@@ -59,7 +59,7 @@ def test_read_and_write_64_bits(numbers: list[int]) -> None:
 
 @pytest.mark.parametrize("bytes_max", [5, 10])
 def test_varints_without_end_or_too_large(bytes_max: int) -> None:
-    """Of every length and with every last byte, next to a valid one."""
+    """Varints of every length, with every last byte, next to a valid one."""
     read = read_varints if bytes_max == 5 else read_varlongs
     for size in range(1, 13):
         for last in (0x00, 0x01, 0x02, 0x0F, 0x10, 0x7F):

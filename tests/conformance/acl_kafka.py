@@ -115,7 +115,7 @@ class SaslConnection:
 
 
 def options(users: list[str]) -> tuple[str, ...]:
-    """Those of any broker with an authorizer, and these users besides `admin`."""
+    """The options of any broker with an authorizer, and these users besides `admin`."""
     jaas = "org.apache.kafka.common.security.plain.PlainLoginModule required"
     passwords = " ".join(f'user_{user}="{PASSWORD}"' for user in ("admin", *users))
     name = "listener.name.sasl_plaintext.plain.sasl.jaas.config"

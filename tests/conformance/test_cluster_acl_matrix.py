@@ -72,7 +72,7 @@ class Roles:
 
     nodes: tuple[int, ...]
     leader: int
-    """Of all topics of the matrix."""
+    """The leader of all topics of the matrix."""
     group_coordinator: int
     transaction_coordinator: int
 

@@ -127,7 +127,7 @@ def test_confluent_kafka(
 
 
 def python_options(cluster: SecuredCluster, listener: str, mechanism: str | None) -> dict[str, Any]:
-    """Of kafka-python and aiokafka, without those for TLS and tokens."""
+    """Options of kafka-python and aiokafka, without those for TLS and tokens."""
     options: dict[str, Any] = {"bootstrap_servers": cluster.address(listener).split(",")}
     if mechanism is None:
         return {**options, "security_protocol": "SSL"}

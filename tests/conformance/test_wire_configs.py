@@ -241,8 +241,8 @@ def test_an_invalid_topic_name_has_the_same_sentence(wire: Wire, name: str) -> N
 
 
 def test_synonyms_are_in_order_of_precedence(wire: Wire, new_name: Callable[[], str]) -> None:
-    """Of the topic, of this node, of all nodes, by default; from the first entry of the node's
-    first key on.
+    """Values of the topic, of this node, of all nodes, by default; from the first entry of the
+    node's first key on.
     """
     node = str(nodes_from_here(wire)[0])
     plain, own = (

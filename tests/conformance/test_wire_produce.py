@@ -233,8 +233,8 @@ NOT_ONE_BATCH = (
 
 @pytest.mark.parametrize("version", [5, 9, 13])
 def test_the_log_start_offset_of_refused_batches(wire: Wire, topic: str, version: int) -> None:
-    """That of the log where it refuses a batch; -1 where the bytes do not reach it, or the error is
-    one of these codes.
+    """A log that refuses a batch returns its own start. -1 if the bytes do not reach it, or the
+    error is one of these codes.
     """
     produce(wire, topic, batch(*[b"a"] * 5))
     rows = [{"name": topic, "partitions": [{"partition_index": 0, "offset": 3}]}]

@@ -18,7 +18,7 @@ from tests.hostile.trial import Ports, Waits, good_client, kafka, mqd, waits_und
 
 CONNECTIONS = (1, 5, 50)
 START_SECONDS = 15
-"""Of a broker, including the attacked topic; roughly."""
+"""The start of a broker, including the attacked topic; roughly."""
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ SESSION_PARTITIONS = 10_000
 NAMED_TIMES = 50_000
 PRODUCED_ROWS = 20_000
 EXPANDED_BYTES = 96 * MIB
-"""Of a record that takes 100 KB compressed."""
+"""The size of a record that takes 100 KB compressed."""
 RECOMPRESSED_BYTES = 15 * MIB
 _FETCH = 12
 _PRODUCE = 9
@@ -58,14 +58,14 @@ class Sessions(Attack):
 
 
 class UnknownSessions(Sessions):
-    """Of partitions that do not exist."""
+    """Sessions with partitions that do not exist."""
 
     name = "sessions of unknown partitions"
     topic = "unknown"
 
 
 class KnownSessions(Sessions):
-    """Of partitions that exist."""
+    """Sessions with partitions that exist."""
 
     name = "sessions of known partitions"
     topic = KNOWN_TOPIC

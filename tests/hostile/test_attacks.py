@@ -151,7 +151,7 @@ async def serves_a_new_client(running: RunningNode, records: bytes) -> None:
 
 
 def with_a_secret() -> Peers:
-    """Of one node."""
+    """The peers file of one node."""
     port, peer_port = free_ports(2)
     text = 'cluster_id = "attacked"\ncluster_secret = "what no attacker knows"\n'
     text += f'[[node]]\nid = 1\nhost = "127.0.0.1"\nport = {port}\npeer_port = {peer_port}\n'

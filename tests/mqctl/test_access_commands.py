@@ -222,7 +222,7 @@ def test_acls_without_effect_are_refused(mqctl: Mqctl, served: Loopback) -> None
 
 
 def test_the_operations_of_each_resource_type() -> None:
-    """Those of kafka-acls.sh 4.3.1: its AclCommand lists them when it refuses one."""
+    """The operations of kafka-acls.sh 4.3.1: its AclCommand lists them when it refuses one."""
     from mqctl.roles import OPERATIONS
     from mqd.client.access import AclResourceType
 

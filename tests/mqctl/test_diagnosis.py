@@ -332,7 +332,7 @@ def test_failed_and_full_disks_are_reported() -> None:
 
 
 def bounds(*rows: tuple[int, str, int]) -> list[Finding]:
-    """Of bounds of 100 MiB, with the percentage of each on a node."""
+    """Findings about bounds of 100 MiB, with the percentage of each on a node."""
     usage: dict[int, list[BoundUsage]] = {}
     for node, name, percent in rows:
         usage.setdefault(node, []).append(BoundUsage(name, percent << 20, 100 << 20))

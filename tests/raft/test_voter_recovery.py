@@ -151,8 +151,8 @@ def test_a_wiped_voter_has_no_second_vote_in_a_term() -> None:
 
 
 def test_the_old_and_new_votes_of_a_wiped_voter_elect_one_leader() -> None:
-    """Of five voters, 1 stands in term 2 and has the vote of 2. Its other requests are delayed. 2
-    is wiped, queries three of the four other voters, none of which has seen term 2, and becomes a
+    """Voter 1 of five stands in term 2 and has the vote of 2. Its other requests are delayed. 2 is
+    wiped, queries three of the four other voters, none of which has seen term 2, and becomes a
     voter again.
     """
     ours = Guarded(5)

@@ -257,7 +257,7 @@ def test_the_cache_is_bounded() -> None:
 
 
 def test_a_decision_does_not_walk_over_other_acls() -> None:
-    """Of ten thousand ACLs, a question looks at those of its resource and principal."""
+    """A question looks only at the ACLs of its resource and principal, among ten thousand."""
     made = authorizer(
         *(acl(name=f"t{n}", principal=f"User:{n}") for n in range(5_000)),
         *(acl(name=f"p{n}", pattern=PREFIXED, principal=f"User:{n}") for n in range(5_000)),
@@ -270,7 +270,7 @@ def test_a_decision_does_not_walk_over_other_acls() -> None:
 
 
 def test_a_decision_does_not_walk_over_acls_of_other_hosts() -> None:
-    """Of ten thousand ACLs of a principal, a question looks at those of its host."""
+    """A question looks only at the ACLs of its host, among ten thousand of its principal."""
     made = authorizer(
         *(acl(name="*", host=f"h{n}") for n in range(10_000)), acl(WRITE, "*", host=HOST)
     )

@@ -22,7 +22,7 @@ from mqd.security.scram_credentials import ScramCredential, ScramMechanism
 from mqd.security.scram_shapes import ScramShapes
 
 FAKES = FakeCredentials(b"secret of the cluster", ScramShapes)
-"""Of a cluster without credentials."""
+"""The fakes of a cluster without credentials."""
 SHA_256, SHA_512 = ScramMechanism.SHA_256, ScramMechanism.SHA_512
 NONCE = "server-nonce-1234567"
 

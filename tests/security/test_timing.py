@@ -10,7 +10,7 @@ import pytest
 from tests.security.timing import KINDS, Kind, known_user, measure
 
 PART = 3 / 20
-"""Of the attempts that a round of timing.py makes."""
+"""The part of the attempts that a round of timing.py makes."""
 TRIES = 3
 """A busy machine may disturb one measurement, not three in a row."""
 

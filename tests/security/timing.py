@@ -128,7 +128,7 @@ class Kind:
     prepare: Callable[[], NewLogin]
     users: int = USERS
     attempts: int = 20_000
-    """Of each kind of user, in a round of `main`."""
+    """Attempts for each kind of user, in a round of `main`."""
     clock: Callable[[], int] = time.perf_counter_ns
 
 

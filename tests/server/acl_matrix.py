@@ -1035,7 +1035,7 @@ def _of_resource(target: Needed) -> Iterator[tuple[str, list[Acl]]]:
 # -- requests and responses ------------------------------------------------------------------------
 
 _TIMEOUT_MS = 15 * 60_000
-"""Of the transaction, which is open until all requests are sent: Apache Kafka's maximum."""
+"""The transaction is open until all requests are sent: this is Apache Kafka's maximum."""
 
 Ask = Callable[[str, int, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 """(API, version, request) -> response, as one user."""

@@ -94,7 +94,7 @@ class A(NamedTuple):
     owner: int
     """Epoch of the driver's own transactional id."""
     claim: int
-    """Of the newest plan, in D."""
+    """The claim of the newest plan, in D."""
     plan: int
     """The claim of the current run."""
     work: Work | None

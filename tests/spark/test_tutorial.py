@@ -37,7 +37,7 @@ def test_the_tutorial_has_commands() -> None:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """That of a user whose virtual environment is active."""
+    """The environment of a user whose virtual environment is active."""
     binaries = str(Path(sys.executable).parent)
     path = f"{binaries}{os.pathsep}{os.environ['PATH']}"
     return {**os.environ, "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1", "HOME": str(tmp_path)}

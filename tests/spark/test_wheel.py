@@ -64,8 +64,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def binaries(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Those of an environment with the wheel. Its other packages are those of this environment:
-    the path to them leads to no editable install, since only a site folder's own .pth files count.
+    """The programs of an environment with the wheel. Its other packages are those of this
+    environment: the path to them leads to no editable install, since only a site folder's own .pth
+    files count.
     """
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False, symlinks=True)

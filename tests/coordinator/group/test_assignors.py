@@ -20,7 +20,7 @@ from mqd.coordinator.group.assignment import Assignment, Partitions, Topic
 TOPICS = [UUID(int=number) for number in range(1, 6)]
 A, B, C = TOPICS[:3]
 STEPS_AT_ONCE_MAX = 60_000
-"""Of one chunk of work, for the small groups here."""
+"""Steps of one chunk of work, for the small groups here."""
 
 
 class Subscriber(NamedTuple):

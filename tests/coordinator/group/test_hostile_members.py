@@ -149,7 +149,7 @@ def test_a_group_with_too_much_metadata_is_not_upgraded(topics: tuple[str, ...])
 
 @pytest.mark.parametrize("most", [3, 200])
 def test_a_refused_upgrade_decodes_nothing(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    """Of a full group, and of one whose members name too many topics."""
+    """The upgrade of a full group, and of one whose members name too many topics."""
 
     def decode(*arguments: object) -> None:
         raise AssertionError("decoded")

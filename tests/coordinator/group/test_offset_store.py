@@ -170,7 +170,7 @@ def test_each_partition_is_listed_once() -> None:
 
 
 def test_a_marker_takes_effect_at_once_and_its_offsets_are_moved_in_portions() -> None:
-    """Of a later transaction of the same producer, nothing is committed."""
+    """Nothing of a later transaction of the same producer is committed."""
     store = OffsetStore()
     keys = [OffsetCommitKey("g", "t", partition) for partition in range(1_000)]
     for key in keys:

@@ -47,7 +47,7 @@ class Client:
     version: int
     producer: Producer | None = None
     tag: int | None = None
-    """Of its open transaction."""
+    """The tag of its open transaction."""
     is_owner: bool = False
     """It has prepared the transaction, and was not replaced since."""
 
