@@ -219,6 +219,10 @@ copies a table of the producers: 6 ms for 100,000.
 FETCH_BYTES_MAX = 55 * MIB
 """Default of `fetch.max.bytes`: maximum record bytes in one fetch response."""
 FETCH_WAIT_MAX_MS = 3_600_000
+ABORTED_AT_ONCE = 2_000
+"""Aborted transactions that one slice lists for a fetch with `read_committed`: up to 2 ms."""
+ABORTED_PER_FETCH_MAX = 100_000
+"""When a fetch has so many in its list, it reads no further partition."""
 FETCH_SESSIONS_MAX = 1_000
 FETCH_SESSION_PARTITIONS_MAX = 10_000
 """Partitions in one fetch session. A larger fetch gets a response without a session."""

@@ -10,8 +10,8 @@ aborted records. So each sync of the segment writes the whole file, before the r
 the segment (disk/sync_plan.py). After the recovery point, recovery rebuilds the index from the
 log.
 
-Invariants: marker offsets ascend strictly. The first offset and the last stable offset of an entry
-are below its marker.
+Invariants: marker offsets ascend strictly, and last stable offsets never descend. The first offset
+of an entry is below its marker.
 """
 
 from __future__ import annotations
@@ -19,15 +19,20 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from heapq import merge
+from operator import itemgetter
 
+from mqd.limits import ABORTED_AT_ONCE
 from mqd.protocol.files import (
     AbortedTransaction,
     FileFormatError,
     decode_txn_index,
     encode_txn_index,
 )
+from mqd.protocol.slices import WHOLE_SLICE, Slices
 from mqd.types import Offset
 
+_FIRST_OFFSET = itemgetter(1)
 _NONE = tuple(array("q") for _ in AbortedTransaction._fields)
 
 
@@ -97,18 +102,64 @@ class TransactionIndex:
         """Transactions with a record in [start, end), and whether the result is complete. If not,
         later segments may hold markers of more such transactions.
         """
-        producer_ids, first_offsets, last_offsets, stable_offsets = self._columns
+        positions, is_complete = self.candidates(start_offset, end_offset)
+        found = [
+            AbortedTransaction(*(column[index] for column in self._columns))
+            for index in positions
+            if self._columns[1][index] < end_offset
+        ]
+        return found, is_complete
+
+    def candidates(self, start_offset: Offset, end_offset: Offset) -> tuple[range, bool]:
+        """Positions of the transactions that may have a record in [start, end), and whether the
+        result is complete, as for `overlapping`.
+        """
+        _, _, last_offsets, stable_offsets = self._columns
+        first = bisect_left(last_offsets, start_offset)
+        last = bisect_left(stable_offsets, end_offset, first)
+        return range(first, min(last + 1, len(self))), last < len(self)
+
+    def begun_before(self, end_offset: Offset, positions: range) -> list[tuple[int, Offset]]:
+        """(producer id, first offset) of those at `positions` that have begun below an offset."""
+        part = slice(positions.start, positions.stop)
+        producer_ids, first_offsets, _, _ = self._columns
+        return [one for one in zip(producer_ids[part], first_offsets[part]) if one[1] < end_offset]
+
+
+class AbortedCandidates:
+    """The transactions that may have a record between two offsets, in all segments, to be listed in
+    slices.
+
+    It keeps the indexes from before: meanwhile, a compaction may give the log others, and retention
+    may remove them.
+    """
+
+    __slots__ = ("_end_offset", "_parts", "count")
+
+    def __init__(self, end_offset: Offset) -> None:
+        self._end_offset = end_offset
+        self._parts: list[tuple[TransactionIndex, range]] = []
+        self.count = 0
+
+    def add(self, index: TransactionIndex, positions: range) -> None:
+        self._parts.append((index, positions))
+        self.count += len(positions)
+
+    def listed(self) -> Slices[list[tuple[int, Offset]]]:
+        """(producer id, first offset) of those with a record there, by their first offset."""
+        chunks = []
+        for index, positions in self._parts:
+            for first in range(0, len(positions), ABORTED_AT_ONCE):
+                part = positions[first : first + ABORTED_AT_ONCE]
+                chunk = index.begun_before(self._end_offset, part)
+                chunk.sort(key=_FIRST_OFFSET)
+                chunks.append(chunk)
+                yield WHOLE_SLICE
+        if len(chunks) == 1:
+            return chunks[0]
         found = []
-        for index in range(bisect_left(last_offsets, start_offset), len(self)):
-            if first_offsets[index] < end_offset:
-                found.append(
-                    AbortedTransaction(
-                        producer_ids[index],
-                        first_offsets[index],
-                        last_offsets[index],
-                        stable_offsets[index],
-                    )
-                )
-            if stable_offsets[index] >= end_offset:
-                return found, True
-        return found, False
+        for one in merge(*chunks, key=_FIRST_OFFSET):
+            found.append(one)
+            if len(found) % ABORTED_AT_ONCE == 0:
+                yield WHOLE_SLICE
+        return found

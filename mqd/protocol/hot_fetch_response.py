@@ -18,6 +18,7 @@ are passed on, and count with their `size`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import starmap
 from struct import Struct
 from typing import Any, Final, Protocol
 
@@ -174,8 +175,7 @@ def _write_fetch_row_flexible(out: bytearray, row: tuple[Any, ...], size: int) -
             index, error_code, high_watermark, last_stable_offset, log_start_offset
         )
         write_unsigned_varint(out, len(aborted) + 1)
-        for producer_id, first_offset in aborted:
-            out += INT64_INT64.pack(producer_id, first_offset) + b"\x00"
+        out += b"\x00".join(starmap(INT64_INT64.pack, aborted)) + b"\x00"
         out += INT32.pack(preferred)
     write_unsigned_varint(out, 0 if row[_RECORDS] is None else size + 1)
 
@@ -186,8 +186,7 @@ def _write_fetch_row_classic(out: bytearray, row: tuple[Any, ...], size: int, ve
     )
     aborted = row[_ABORTED_TRANSACTIONS]
     out += INT32.pack(-1 if aborted is None else len(aborted))
-    for transaction in aborted or ():
-        out += INT64_INT64.pack(*transaction)
+    out += b"".join(starmap(INT64_INT64.pack, aborted or ()))
     if version >= 11:
         out += INT32.pack(row[_PREFERRED_READ_REPLICA])
     out += INT32.pack(-1 if row[_RECORDS] is None else size)

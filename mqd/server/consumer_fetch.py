@@ -15,9 +15,14 @@ from typing import TypeVar
 
 from mqd.errors import ErrorCode, MqError
 from mqd.io.disk import FileRange
-from mqd.limits import DECODED_AT_ONCE_ROWS, FETCH_SESSION_UNKNOWN_MAX
+from mqd.limits import (
+    ABORTED_AT_ONCE,
+    ABORTED_PER_FETCH_MAX,
+    DECODED_AT_ONCE_ROWS,
+    FETCH_SESSION_UNKNOWN_MAX,
+)
 from mqd.protocol.hot_fetch_request import FetchRequest, FetchTopic, ForgottenTopic
-from mqd.protocol.slices import Slices
+from mqd.protocol.slices import Slices, all_slices
 from mqd.replica.fetch_session import (
     NO_SESSION,
     CachedPartition,
@@ -171,8 +176,10 @@ class ConsumerFetch:
                 if partition is None:
                     name, topic_id = (None, wanted.topic) if by_id else (wanted.topic, None)
                     raise unknown_partition(self._node, name, topic_id, wanted.partition)
+                if plan.aborted_count >= ABORTED_PER_FETCH_MAX:
+                    budget, urgent = 0, True
                 row, found = self._read(
-                    partition, wanted, pending, budget - size, min_one=size == 0
+                    partition, wanted, pending, plan, budget - size, min_one=size == 0
                 )
             except MqError as error:
                 if partition is None:
@@ -204,6 +211,7 @@ class ConsumerFetch:
         partition: Partition,
         wanted: CachedPartition,
         pending: PendingConsumerFetch,
+        plan: FetchPlan[CachedPartition],
         budget: int,
         *,
         min_one: bool,
@@ -270,10 +278,13 @@ class ConsumerFetch:
             found = logs.read(log, offset, max_bytes=bytes_max, limit_offset=limit, min_one=min_one)
             ranges, size = found.ranges, found.size
             if read_committed and ranges:
-                aborted = [
-                    (one.producer_id, one.first_offset)
-                    for one in logs.reader.aborted(log, offset, found.next_offset)
-                ]
+                candidates = logs.reader.aborted_candidates(log, offset, found.next_offset)
+                if candidates.count <= ABORTED_AT_ONCE:
+                    aborted = all_slices(candidates.listed())
+                else:
+                    aborted = []
+                    plan.aborted_lists.append((aborted, candidates))
+                    plan.aborted_count += candidates.count
         ends = (high_watermark, stable, log.log_start_offset)
         return (wanted.partition, 0, *ends, aborted, NO_PREFERRED_REPLICA, ranges), size
 

@@ -19,6 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from mqd.errors import ErrorCode
 from mqd.limits import DECODED_AT_ONCE_ROWS
+from mqd.log.transaction_index import AbortedCandidates
 from mqd.protocol.hot_fetch_request import FetchRequest
 from mqd.protocol.hot_fetch_response import (
     FetchResponseTopic,
@@ -34,6 +35,7 @@ from mqd.server.context import Node
 from mqd.server.fetch_tasks import FetchTasks
 from mqd.server.partitions import FetchRow, endpoints, fetch_topics
 from mqd.server.slices import finished_in_slices
+from mqd.types import Offset
 
 BY_ID_FROM_VERSION = 13
 READ_COMMITTED = 1
@@ -80,9 +82,13 @@ ItemT = TypeVar("ItemT")
 class FetchPlan(Generic[ItemT]):
     """The result of a fetch for the partitions that it has read so far."""
 
-    __slots__ = ("partitions", "rows", "size", "urgent")
+    __slots__ = ("aborted_count", "aborted_lists", "partitions", "rows", "size", "urgent")
 
     def __init__(self) -> None:
+        self.aborted_lists: list[tuple[list[tuple[int, Offset]], AbortedCandidates]] = []
+        """Long lists of rows, still empty, and what they list: in slices, before the response."""
+        self.aborted_count = 0
+        """Transactions that may be in them."""
         self.rows: list[tuple[ItemT, FetchRow]] = []
         self.size = 0
         """Bytes found."""
@@ -178,6 +184,9 @@ class FetchRun(Generic[PendingT, ItemT]):
             kind.wait(pending, waiter)
             self._node.replica.park_fetch(waiter, plan.partitions)
             return
+        if plan.aborted_lists and connection.open:
+            self._tasks.start(connection, partial(self.run_in_slices, pending, may_wait=False))
+            return
         response = Response()
         if not kind.throttle(pending, plan.size):
             kind.add_rows(pending, response, plan.rows)
@@ -223,6 +232,8 @@ class FetchRun(Generic[PendingT, ItemT]):
                 )
                 pending.is_planned = True
             rows = [] if self._kind.throttle(pending, plan.size) else plan.rows
+            for aborted, candidates in plan.aborted_lists if rows else ():
+                aborted += await finished_in_slices(candidates.listed())
             parts = await finished_in_slices(self._responding(pending, waiter, rows))
         except BaseException:
             if pending.waiter is not None:

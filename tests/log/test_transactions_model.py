@@ -22,6 +22,7 @@ from mqd.log.partition_log import PartitionLog
 from mqd.protocol.batch import parse_header
 from mqd.protocol.files import AbortedTransaction, decode_txn_index
 from mqd.protocol.markers import EndMarker, build_end_marker
+from mqd.protocol.slices import all_slices
 from tests.log.support import PARTITION, Harness, batch, wait_until
 
 CONFIG = LogConfig(segment_bytes=500, index_interval_bytes=150, file_delete_delay_ms=0)
@@ -208,6 +209,12 @@ class TransactionMachine(RuleBasedStateMachine):
                 assert [one[:3] for one in found] == [
                     one[:3] for one in sorted(expected, key=lambda one: one.first_offset)
                 ], (start, stop)
+                if stop <= stable:
+                    candidates = reader.aborted_candidates(log, start, stop)
+                    assert candidates.count >= len(found)
+                    assert all_slices(candidates.listed()) == [
+                        (one.producer_id, one.first_offset) for one in found
+                    ], (start, stop)
 
     @invariant()
     def files_are_kafkas(self) -> None:

@@ -6,13 +6,14 @@ disk/lookup.py finds the positions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from mqd.errors import PASSING_ERRNOS, ErrorCode, MqError, StorageError
 from mqd.io.disk import FileRange
 from mqd.log.disk import lookup
 from mqd.log.manager.descriptors import Descriptors
 from mqd.log.partition_log import LogFailure, PartitionLog
+from mqd.log.transaction_index import AbortedCandidates, TransactionIndex
 from mqd.protocol.files import AbortedTransaction, BadBatch
 from mqd.types import Offset, TopicPartition
 
@@ -67,6 +68,18 @@ class Reader:
             [FileRange(segment.file, start, end - start)], offset, next_offset, end - start
         )
 
+    def aborted_candidates(
+        self, log: PartitionLog, start_offset: Offset, end_offset: Offset
+    ) -> AbortedCandidates:
+        """As `aborted`, for a list in slices."""
+        found = AbortedCandidates(end_offset)
+        for index in self._transaction_indexes(log, start_offset):
+            positions, is_complete = index.candidates(start_offset, end_offset)
+            found.add(index, positions)
+            if is_complete:
+                break
+        return found
+
     def aborted(
         self, log: PartitionLog, start_offset: Offset, end_offset: Offset
     ) -> list[AbortedTransaction]:
@@ -77,21 +90,27 @@ class Reader:
         marker.
         """
         found: list[AbortedTransaction] = []
+        for index in self._transaction_indexes(log, start_offset):
+            overlapping, is_complete = index.overlapping(start_offset, end_offset)
+            found += overlapping
+            if is_complete:
+                break
+        found.sort(key=_first_offset)
+        return found
+
+    def _transaction_indexes(
+        self, log: PartitionLog, start_offset: Offset
+    ) -> Iterator[TransactionIndex]:
         try:
             for segment in log.segments_from(start_offset):
                 index = segment.transaction_index
                 if index is None:
                     index = self._descriptors.open_transaction_index(log, segment)
-                overlapping, complete = index.overlapping(start_offset, end_offset)
-                found += overlapping
-                if complete:
-                    break
+                yield index
         except BadBatch as bad:
             raise self.unreadable(log, f"{log.path} {bad}") from bad
         except OSError as error:
             raise self._not_read(log, error) from error
-        found.sort(key=_first_offset)
-        return found
 
     def _not_read(self, log: PartitionLog, error: OSError) -> MqError:
         """The error of a read: temporary, or the log is offline."""

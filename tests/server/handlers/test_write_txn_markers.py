@@ -11,6 +11,9 @@ import trio
 from trio.testing import MockClock
 
 from mqd.errors import ErrorCode, MqError
+from mqd.log import transaction_index
+from mqd.log.transaction_index import TransactionIndex
+from mqd.server import consumer_fetch
 from mqd.server.context import PEER
 from mqd.server.handlers import write_txn_markers
 from mqd.server.handlers.write_txn_markers import write_markers
@@ -390,3 +393,58 @@ async def test_a_marker_whose_write_failed_is_not_reported_as_written(
         partition = node.partition("t", 0)
         assert partition.last_stable_offset == 0, "the marker is not there"
         assert codes(responses[0])[PID, "t", 0] == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+@pytest.mark.parametrize("version", [11, 12])
+async def test_a_long_list_of_aborted_transactions_is_made_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    """All transactions are open at the same time, so each record is read with all of them."""
+    for module in (transaction_index, consumer_fetch):
+        monkeypatch.setattr(module, "ABORTED_AT_ONCE", 2)
+    monkeypatch.setattr(consumer_fetch, "ABORTED_PER_FETCH_MAX", 7)
+    async with rig(tmp_path) as node:
+        ScriptedCoordinator(node, monkeypatch)
+        node.create("t", 3)
+        client, peer = await node.connect(), await coordinator_on(node)
+        order = [5, 2, 7, 1, 6, 3, 4]
+        for index in (0, 1):
+            for producer_id in order:
+                records = part(0, b"x", producer_id=producer_id)
+                row = await client.produce(
+                    "t", records, partition=index, transactional_id=f"tx{producer_id}"
+                )
+                assert row.error_code == 0
+        for producer_id in sorted(order):
+            await send(peer, marker(False, {"t": [0, 1]}, producer_id=producer_id))
+        chunks: list[int] = []
+        begun_before = transaction_index.TransactionIndex.begun_before
+
+        def noted(index: TransactionIndex, end: int, positions: range) -> Any:
+            chunks.append(len(positions))
+            return begun_before(index, end, positions)
+
+        monkeypatch.setattr(transaction_index.TransactionIndex, "begun_before", noted)
+        rows = [
+            {"partition": index, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
+            for index in (0, 1)
+        ]
+        body = {
+            "max_wait_ms": 60_000,
+            "min_bytes": 1,
+            "max_bytes": 1 << 20,
+            "isolation_level": READ_COMMITTED,
+            "session_epoch": -1,
+            "topics": [{"topic": "t", "partitions": rows}],
+        }
+        response = await client.request("fetch", version, body)
+        first, second = response.responses[0].partitions
+        assert [(one.producer_id, one.first_offset) for one in first.aborted_transactions] == [
+            (producer_id, offset) for offset, producer_id in enumerate(order)
+        ]
+        assert values(first.records)[:7] == [b"x"] * 7
+        assert (list(second.aborted_transactions), second.records or b"") == ([], b"")
+        assert chunks == [2, 2, 2, 1], "the second partition must wait for the next fetch"
+        body["topics"] = [{"topic": "t", "partitions": rows[1:]}]
+        response = await client.request("fetch", version, body)
+        assert len(response.responses[0].partitions[0].aborted_transactions) == 7
