@@ -26,7 +26,7 @@ from mqd.limits import ABORTED_AT_ONCE
 from mqd.protocol.files import (
     AbortedTransaction,
     FileFormatError,
-    decode_txn_index,
+    decode_txn_index_columns,
     encode_txn_index,
 )
 from mqd.protocol.slices import WHOLE_SLICE, Slices
@@ -57,19 +57,17 @@ class TransactionIndex:
     @classmethod
     def load(cls, data: bytes, base_offset: Offset, next_offset: Offset) -> TransactionIndex:
         """Decode a file. FileFormatError if it cannot belong to a segment of these offsets."""
-        transactions = decode_txn_index(data)
-        if (
-            transactions
-            and not base_offset
-            <= transactions[0].last_offset
-            <= transactions[-1].last_offset
-            < next_offset
-        ):
+        columns = decode_txn_index_columns(data)
+        last_offsets = columns[2]
+        if last_offsets and not base_offset <= last_offsets[0] <= last_offsets[-1] < next_offset:
             raise FileFormatError(
                 f"the transaction index has markers outside of offsets {base_offset} to "
                 f"{next_offset}"
             )
-        return cls(transactions)
+        index = cls()
+        if last_offsets:
+            index._columns = columns
+        return index
 
     def encode(self) -> bytes:
         """The whole file. The caller writes it: the index is no longer stale."""

@@ -7,9 +7,17 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from mqd.log.transaction_index import TransactionIndex
 from mqd.protocol.batch import LEADER_EPOCH_POSITION, MAGIC_POSITION, iterate_batches
-from mqd.protocol.files import AbortedTransaction, decode_txn_index, encode_txn_index
+from mqd.protocol.files import (
+    AbortedTransaction,
+    FileFormatError,
+    decode_txn_index,
+    decode_txn_index_columns,
+    encode_txn_index,
+)
 from mqd.protocol.markers import build_end_marker, parse_end_marker
 from mqd.types import TopicPartition
 from tests.log.support import Harness
@@ -64,3 +72,41 @@ async def test_recovery_finds_the_transactions_that_kafka_recorded(tmp_path: Pat
         KAFKA / f"{NAME}.txnindex"
     ).read_bytes()
     await harness.service.close()
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_transaction_index_is_decoded_by_column(count: int) -> None:
+    entries = [
+        AbortedTransaction(2**62 + one, 2**40 + one, 2**41 + one, 2**63 - 9 + one)
+        for one in range(count)
+    ]
+    data = encode_txn_index(entries)
+    assert decode_txn_index(data) == entries
+    assert [column.tolist() for column in decode_txn_index_columns(data)] == [
+        [entry[field] for entry in entries] for field in range(4)
+    ]
+    index = TransactionIndex.load(data, 2**41, 2**42)
+    assert list(index) == entries
+    index.extend([AbortedTransaction(1, 2, 2**41 + count, 2**63 - 1)])
+    assert len(index) == count + 1 and len(TransactionIndex()) == 0
+
+
+@pytest.mark.parametrize(
+    "entries, message",
+    [
+        ([(1, -1, 3, 4)], "ascend"),
+        ([(1, 3, 3, 4)], "ascend"),
+        ([(1, 1, 3, 4), (2, 2, 3, 4)], "ascend"),
+        ([(1, 1, 30, 4)], "outside of offsets 0 to 9"),
+    ],
+)
+def test_a_damaged_transaction_index_is_found(
+    entries: list[tuple[int, int, int, int]], message: str
+) -> None:
+    data = encode_txn_index(map(AbortedTransaction._make, entries))
+    with pytest.raises(FileFormatError, match=message):
+        TransactionIndex.load(data, 0, 9)
+    with pytest.raises(FileFormatError, match="version 7"):
+        TransactionIndex.load(b"\0\7" + data[2:], 0, 9)
+    with pytest.raises(FileFormatError, match="whole number"):
+        TransactionIndex.load(data[1:], 0, 9)
