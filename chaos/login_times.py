@@ -1,11 +1,12 @@
-"""Logins with PLAIN over a bare socket: how long they take, and whether the times of two kinds of
-users differ.
+"""Logins with PLAIN and SCRAM over a bare socket: how long they take, and whether the times of two
+kinds of users differ.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import secrets
 import socket
 import struct
 import subprocess
@@ -34,6 +35,8 @@ class TimedLogin(NamedTuple):
     nanoseconds: int
     """From the user's token to its response."""
     error_code: int
+    token: bytes = b""
+    """The token of the response."""
 
 
 def timed_login(port: int, user: str, password: str) -> TimedLogin:
@@ -41,13 +44,44 @@ def timed_login(port: int, user: str, password: str) -> TimedLogin:
     token = f"\0{user}\0{password}".encode()
     with socket.create_connection((LOOPBACK, port), _TIMEOUT_S) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.sendall(_request(_HANDSHAKE, struct.pack(">h", 5) + b"PLAIN"))
-        _error_code(sock)
-        request = _request(_AUTHENTICATE, struct.pack(">i", len(token)) + token)
-        begun = time.perf_counter_ns()
-        sock.sendall(request)
-        code = _error_code(sock)
-        return TimedLogin(time.perf_counter_ns() - begun, code)
+        begin_login(sock, "PLAIN")
+        return _timed(sock, token)
+
+
+def timed_scram(port: int, mechanism: str, user: str) -> tuple[TimedLogin, TimedLogin]:
+    """Both messages of a login with an invalid proof. Raises OSError if the node closes the
+    connection.
+    """
+    proof = b"A" * (43 if mechanism == "SCRAM-SHA-256" else 86)
+    proof += b"=" * (-len(proof) % 4)
+    nonce = secrets.token_hex(12).encode()
+    with socket.create_connection((LOOPBACK, port), _TIMEOUT_S) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        begin_login(sock, mechanism)
+        first = _timed(sock, b"n,,n=" + user.encode() + b",r=" + nonce)
+        server_nonce = first.token.partition(b",")[0]
+        return first, _timed(sock, b"c=biws," + server_nonce + b",p=" + proof)
+
+
+def begin_login(sock: socket.socket, mechanism: str) -> None:
+    """Choose the mechanism."""
+    name = mechanism.encode()
+    sock.sendall(_request(_HANDSHAKE, struct.pack(">h", len(name)) + name))
+    _response(sock)
+
+
+def send_token(sock: socket.socket, token: bytes) -> tuple[int, bytes]:
+    """The error code and the token of the response."""
+    sock.sendall(_request(_AUTHENTICATE, struct.pack(">i", len(token)) + token))
+    response = _response(sock)
+    position = 8 + max(0, int.from_bytes(response[6:8], "big", signed=True))
+    return int.from_bytes(response[4:6], "big", signed=True), response[position + 4 :]
+
+
+def _timed(sock: socket.socket, token: bytes) -> TimedLogin:
+    begun = time.perf_counter_ns()
+    code, answer = send_token(sock, token)
+    return TimedLogin(time.perf_counter_ns() - begun, code, answer)
 
 
 def _request(api_key: int, body: bytes) -> bytes:
@@ -56,14 +90,14 @@ def _request(api_key: int, body: bytes) -> bytes:
     return struct.pack(">i", len(data)) + data
 
 
-def _error_code(sock: socket.socket) -> int:
-    """The error code of the next response."""
+def _response(sock: socket.socket) -> bytes:
+    """The next response. Raises ConnectionError without one."""
     with sock.makefile("rb") as stream:
         size = stream.read(4)
         response = stream.read(int.from_bytes(size, "big"))
     if len(response) < 6:
         raise ConnectionError("the node closed the connection")
-    return int.from_bytes(response[4:6], "big", signed=True)
+    return response
 
 
 def write_users(path: Path, users: Iterable[str], password: str) -> None:

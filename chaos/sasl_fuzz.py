@@ -2,10 +2,14 @@
 
     python -m chaos.sasl_fuzz --seconds 3600 --seed 1
 
-starts a node with two SASL listeners and sends them to it on several connections at a time. One
-listener has its users of PLAIN in the configuration, the other has them in a file with hashed
-passwords. Between the damaged logins, a good client logs in to both. On the second listener, the
-run also measures logins with wrong passwords of known and unknown users.
+starts a node with three SASL listeners and sends them to it on several connections at a time. One
+listener has its users of PLAIN in the configuration, one has them in a file with hashed passwords,
+and half of the connections use one with TLS. Some logins with SCRAM are for users that exist, and
+continue the nonce of the node. Some tokens have a valid signature and invalid claims.
+
+Between the damaged logins, a good client logs in to all listeners, with each mechanism. The run
+also measures logins of known and unknown users with wrong passwords: with PLAIN on the listener
+with the file, and with SCRAM.
 
 The run fails if the node ends, refuses the good client, or grows without end. It also fails if the
 node logs a bug or a password, or serves a client that has not logged in. It fails as well if the
@@ -17,19 +21,35 @@ from __future__ import annotations
 import argparse
 import random
 import socket
+import ssl
 import struct
 import sys
 import tempfile
 import time
-from base64 import urlsafe_b64encode
+from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from chaos.node import LOOPBACK, Node, end_on_sigterm, free_ports
-from mqd.client import sync
+from mqd.client import ScramUpsertion, sync
 from mqd.client.security import Security
+from mqd.io.certificates import CA_CERTIFICATE
+from mqd.security.mechanism import LoginFailed
+from mqd.security.scram import BY_NAME, ScramClient
 
-from .login_times import AUTHENTICATION_FAILED, compared, timed_login, write_users
+from .bearer_tokens import AUDIENCE, ISSUER, invalid_payload, invalid_token, key_set, valid_token
+from .cluster_security import certificate_options, create_authority
+from .login_times import (
+    AUTHENTICATION_FAILED,
+    begin_login,
+    compared,
+    send_token,
+    timed_login,
+    timed_scram,
+    write_users,
+)
 
 USER, PASSWORD = "alice", "alice-s3cret-of-the-fuzzer"
 METADATA_ID = 0x4D455441
@@ -39,10 +59,13 @@ _BATCH = 8
 _BATCHES = 25
 """Between two logins of the good client."""
 _KNOWN_USERS = 8
-"""Users of the file, besides the good client."""
+"""Users of the file and of SCRAM, besides the good client."""
+_SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+_INTERACTIVE = 0.2
+"""Part of the connections whose login with SCRAM continues the nonce of the node."""
 _MEASURED = 24
-"""Logins that are measured between two logins of the good client. Half of them are of known users,
-on average.
+"""Logins of each kind that are measured between two logins of the good client. Half of them are of
+known users, on average.
 """
 _MEASURED_MIN = 100
 """With fewer, the run compares no times."""
@@ -101,7 +124,15 @@ def _tokens(chance: random.Random, mechanism: str) -> Iterator[bytes]:
     elif mechanism == "OAUTHBEARER":
         parts = (b'{"alg":"none"}', b'{"alg":"RS256","kid":"k"}', b"{}", b"[" * 2_000, b"\xff")
         encoded = [urlsafe_b64encode(chance.choice(parts)).rstrip(b"=") for _ in range(3)]
-        yield b"n,,\1auth=Bearer " + b".".join(encoded) + b"\1\1"
+        token = chance.choice(
+            (
+                b".".join(encoded),
+                invalid_token(chance, USER).encode(),
+                invalid_token(chance, USER).encode(),
+                invalid_payload(chance).encode(),
+            )
+        )
+        yield b"n,,\1auth=Bearer " + token + b"\1\1"
         yield chance.choice((b"\1", b"", b"n,,\1auth=Bearer a.b.c\1\1"))
     else:
         wrong = chance.choice((b"wrong", b"", b"\xff", b"x" * 100_000))
@@ -146,29 +177,104 @@ def serves_metadata(data: bytes) -> bool:
     return position >= 0 and data[position + 4 : position + 8] not in (b"", b"\0\0\0\0")
 
 
+def scram_exchange(chance: random.Random, sock: socket.socket) -> None:
+    """A login with SCRAM of a user that exists, most often: valid up to its proof, or nearly.
+
+    Raises OSError if the node closes the connection, AssertionError if the login succeeds.
+    """
+    mechanism = chance.choice(_SCRAM)
+    begin_login(sock, mechanism)
+    user = chance.choice((USER, _known_user(chance.randrange(_KNOWN_USERS)), "nobody"))
+    client = ScramClient(BY_NAME[mechanism], user, "wrong", chance.randbytes(12).hex())
+    first = client.first()
+    code, challenge = send_token(sock, _maybe_damaged(chance, first))
+    if code:
+        return
+    final = b"c=biws," + challenge.partition(b",")[0]
+    proof_bytes = 32 if mechanism == "SCRAM-SHA-256" else 64
+    match chance.randrange(8):
+        case 0:  # of a wrong password: everything else is valid
+            with suppress(LoginFailed):
+                final = client.respond(challenge)
+        case 1:
+            final += b",p="
+        case 2:
+            final = final.replace(b"c=biws", b"c=eSws") + _proof(chance, proof_bytes)
+        case 3:
+            final += b",x=y" * chance.randrange(1, 2_000) + _proof(chance, proof_bytes)
+        case 4:
+            final += _proof(chance, chance.choice((0, 1, 31, 33, 63, 65, 10_000)))
+        case _:
+            final += _proof(chance, proof_bytes)
+    code, answer = send_token(sock, _maybe_damaged(chance, final))
+    assert code != 0, (user, mechanism, final, answer)
+
+
+def _proof(chance: random.Random, size: int) -> bytes:
+    return b",p=" + b64encode(chance.randbytes(size))
+
+
+def _maybe_damaged(chance: random.Random, token: bytes) -> bytes:
+    return _damaged(chance, token) if chance.random() < 0.3 else token
+
+
 # -- a real node
 
 
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """The node and its listeners."""
+
+    node: Node
+    plain: int
+    secure: int
+    hashed: int
+    tls: int
+    ca: Path
+    context: ssl.SSLContext
+
+    def port(self, chance: random.Random) -> int:
+        """Half of the connections use TLS."""
+        return self.tls if chance.random() < 0.5 else chance.choice((self.secure, self.hashed))
+
+    def connect(self, port: int) -> socket.socket:
+        sock = socket.create_connection((LOOPBACK, port), 10)
+        return self.context.wrap_socket(sock) if port == self.tls else sock
+
+
 def run(seconds: float, seed: int) -> int:
-    plain, secure, hashed = free_ports(3)
+    plain, secure, hashed, tls = free_ports(4)
     with tempfile.TemporaryDirectory(prefix="mqd-fuzz-") as name:
         directory = Path(name)
+        create_authority(directory)
+        in_config = f'{_JAAS} user_{USER}="{PASSWORD}";'
+        keys = directory / "keys.json"
+        keys.write_text(key_set())
         options = (
             f"listeners=PLAINTEXT://{LOOPBACK}:{plain},SASL://{LOOPBACK}:{secure},"
-            f"FILE://{LOOPBACK}:{hashed}",
+            f"FILE://{LOOPBACK}:{hashed},TLS://{LOOPBACK}:{tls}",
             "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT,"
-            "FILE:SASL_PLAINTEXT",
+            "FILE:SASL_PLAINTEXT,TLS:SASL_SSL",
             "sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
-            f'listener.name.sasl.plain.sasl.jaas.config={_JAAS} user_{USER}="{PASSWORD}";',
+            f"listener.name.sasl.plain.sasl.jaas.config={in_config}",
+            f"listener.name.tls.plain.sasl.jaas.config={in_config}",
             f'listener.name.file.plain.sasl.jaas.config={_JAAS} users_file="{_users(directory)}";',
-            f"sasl.oauthbearer.jwks.endpoint.url=file://{_key_set(directory)}",
+            f"sasl.oauthbearer.jwks.endpoint.url=file://{keys}",
+            f"sasl.oauthbearer.expected.audience={AUDIENCE}",
+            f"sasl.oauthbearer.expected.issuer={ISSUER}",
             "connection.failed.authentication.delay.ms=1",
             "connections.max.reauth.ms=60000",
+            *certificate_options(directory, "c", 1),
         )
         node = Node(directory / "node", options, port=plain)
         node.start()
+        ca = directory / CA_CERTIFICATE
+        context = ssl.create_default_context(cafile=str(ca))
+        context.check_hostname = False
+        target = _Target(node, plain, secure, hashed, tls, ca, context)
         try:
-            return _attack(node, secure, hashed, seconds, seed)
+            _create_scram_users(target)
+            return _attack(target, seconds, seed)
         finally:
             if node.running:
                 node.stop()
@@ -181,29 +287,44 @@ def _users(directory: Path) -> Path:
     return path
 
 
-def _key_set(directory: Path) -> Path:
-    path = directory / "keys.json"
-    path.write_text(
-        '{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"k",'
-        '"x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}'
-    )
-    return path
+def _create_scram_users(target: _Target) -> None:
+    """The same users, for both kinds of SCRAM."""
+    users = (USER, *map(_known_user, range(_KNOWN_USERS)))
+    with sync.connect(f"{LOOPBACK}:{target.plain}") as client:
+        for mechanism in _SCRAM:
+            results = client.admin.alter_user_scram_credentials(
+                [ScramUpsertion(user, BY_NAME[mechanism], PASSWORD) for user in users]
+            )
+            assert not any(results.values()), results
 
 
-def _attack(node: Node, secure: int, hashed: int, seconds: float, seed: int) -> int:
-    """`secure`, `hashed`: the ports of the listeners."""
+def _attack(target: _Target, seconds: float, seed: int) -> int:
     chance = random.Random(seed)
+    node = target.node
     begun, count, memory = time.monotonic(), 0, 0.0
-    times: dict[bool, list[int]] = {True: [], False: []}
+    times: dict[str, dict[bool, list[int]]] = {
+        kind: {True: [], False: []}
+        for kind in ("PLAIN", *(f"{name} {part}" for name in _SCRAM for part in ("first", "final")))
+    }
     while time.monotonic() - begun < seconds:
         for _ in range(_BATCHES):
-            _send_batch(chance, chance.choice((secure, hashed)))
+            _send_batch(chance, target)
             count += _BATCH
-        for port in (secure, hashed):
-            _log_in(port)
+        _log_in(target)
         for _ in range(_MEASURED):
             is_known = chance.random() < 0.5
-            times[is_known].append(_time_of_login(chance, hashed, is_known=is_known))
+            user = _measured_user(chance, is_known=is_known)
+            login = timed_login(target.hashed, user, "wrong-password")
+            assert login.error_code == AUTHENTICATION_FAILED, login
+            times["PLAIN"][is_known].append(login.nanoseconds)
+        for mechanism in _SCRAM:
+            for _ in range(_MEASURED):
+                is_known = chance.random() < 0.5
+                user = _measured_user(chance, is_known=is_known)
+                first, final = timed_scram(target.secure, mechanism, user)
+                assert (first.error_code, final.error_code) == (0, AUTHENTICATION_FAILED), final
+                times[f"{mechanism} first"][is_known].append(first.nanoseconds)
+                times[f"{mechanism} final"][is_known].append(final.nanoseconds)
         log = node.stderr()
         for word in ("Traceback", "bug in a handler", PASSWORD):
             if word in log:
@@ -216,54 +337,62 @@ def _attack(node: Node, secure: int, hashed: int, seconds: float, seed: int) -> 
             print(f"seed {seed}: the node grew from {memory:.0f} to {now:.0f} MiB", file=sys.stderr)
             return 1
     print(f"seed {seed}: {count} connections, {memory:.0f} MiB at first, {now:.0f} MiB at last")
-    return _compare(times, seed)
+    return max(_compare(kind, each, seed) for kind, each in times.items())
 
 
-def _log_in(port: int) -> None:
-    """The good client."""
-    security = Security(
-        protocol="SASL_PLAINTEXT", mechanism="PLAIN", username=USER, password=PASSWORD
-    )
-    with sync.connect(f"{LOOPBACK}:{port}", security=security, request_timeout_s=10.0) as client:
-        client.admin.describe_cluster()
+def _log_in(target: _Target) -> None:
+    """The good client: on each listener, and with each mechanism."""
+    for port, mechanism in (
+        (target.secure, "PLAIN"),
+        (target.hashed, "PLAIN"),
+        *((target.tls, mechanism) for mechanism in ("PLAIN", *_SCRAM, "OAUTHBEARER")),
+    ):
+        is_bearer = mechanism == "OAUTHBEARER"
+        security = Security(
+            protocol="SASL_SSL" if port == target.tls else "SASL_PLAINTEXT",
+            ca=target.ca,
+            mechanism=mechanism,
+            username=None if is_bearer else USER,
+            password=None if is_bearer else PASSWORD,
+            token=valid_token(USER) if is_bearer else None,
+        )
+        address = f"{LOOPBACK}:{port}"
+        with sync.connect(address, security=security, request_timeout_s=10.0) as client:
+            client.admin.describe_cluster()
 
 
 def _known_user(number: int) -> str:
     return f"user-{number:03}"
 
 
-def _time_of_login(chance: random.Random, port: int, *, is_known: bool) -> int:
-    """Nanoseconds of a login with a wrong password."""
+def _measured_user(chance: random.Random, *, is_known: bool) -> str:
     number = chance.randrange(_KNOWN_USERS)
-    user = _known_user(number) if is_known else f"usex-{number:03}"
-    login = timed_login(port, user, "wrong-password")
-    assert login.error_code == AUTHENTICATION_FAILED, login
-    return login.nanoseconds
+    return _known_user(number) if is_known else f"usex-{number:03}"
 
 
-def _compare(times: dict[bool, list[int]], seed: int) -> int:
+def _compare(kind: str, times: dict[bool, list[int]], seed: int) -> int:
     """Print how long logins with wrong passwords took. Returns the exit code."""
-    counts = f"{len(times[True])} logins of known users, {len(times[False])} of unknown ones"
+    counts = f"{kind}: {len(times[True])} logins of known users, {len(times[False])} of unknown"
     if sum(map(len, times.values())) < _MEASURED_MIN:
         print(f"seed {seed}: {counts}: too few to compare their times")
         return 0
     outcome = compared(times[True], times[False])
     print(f"seed {seed}: {counts}: {outcome}")
     if outcome.tells_users_apart:
-        print(f"seed {seed}: the times tell users apart", file=sys.stderr)
+        print(f"seed {seed}: {kind}: the times tell users apart", file=sys.stderr)
         return 1
     return 0
 
 
-def _send_batch(chance: random.Random, port: int) -> None:
+def _send_batch(chance: random.Random, target: _Target) -> None:
     """Several exchanges at a time. Raises AssertionError if a request was served."""
-    socks = []
-    for _ in range(_BATCH):
-        sock = socket.create_connection((LOOPBACK, port), 10)
-        sock.settimeout(0.05)
-        socks.append(sock)
+    socks = [target.connect(target.port(chance)) for _ in range(_BATCH)]
     for sock in socks:
         try:
+            if chance.random() < _INTERACTIVE:
+                sock.settimeout(10)
+                scram_exchange(chance, sock)
+            sock.settimeout(0.05)
             for piece in exchange(chance):
                 sock.sendall(piece)
             if chance.random() < 0.5:
@@ -273,6 +402,7 @@ def _send_batch(chance: random.Random, port: int) -> None:
     for sock in socks:
         data = b""
         try:
+            sock.settimeout(0.05)
             while part := sock.recv(65_536):
                 data += part
         except OSError:
