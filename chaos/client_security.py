@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import ssl
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,15 @@ def librdkafka_options(security: Security) -> dict[str, Any]:
 
 def aiokafka_options(security: Security) -> dict[str, Any]:
     """For aiokafka. Empty for PLAINTEXT."""
+    return _python_options(security, _TokenProvider)
+
+
+def kafka_python_options(security: Security) -> dict[str, Any]:
+    """For kafka-python. Empty for PLAINTEXT."""
+    return _python_options(security, _blocking_token_provider)
+
+
+def _python_options(security: Security, provider: Callable[[Security], Any]) -> dict[str, Any]:
     if security == PLAINTEXT:
         return {}
     options: dict[str, Any] = {"security_protocol": security.protocol}
@@ -55,7 +65,7 @@ def aiokafka_options(security: Security) -> dict[str, Any]:
     if security.has_sasl:
         options["sasl_mechanism"] = security.mechanism
     if security.token is not None:
-        options["sasl_oauth_token_provider"] = _TokenProvider(security)
+        options["sasl_oauth_token_provider"] = provider(security)
     elif security.has_sasl:
         options["sasl_plain_username"] = security.username
         options["sasl_plain_password"] = security.password
@@ -68,6 +78,17 @@ class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
 
     async def token(self) -> str:
         return _token(self._security)
+
+
+def _blocking_token_provider(security: Security) -> Any:
+    # imported here: other programs need neither the import nor its warning
+    from kafka.net.sasl.oauth import AbstractTokenProvider as BlockingProvider
+
+    class Provider(BlockingProvider):  # type: ignore[misc]
+        def token(self) -> str:
+            return _token(security)
+
+    return Provider()
 
 
 def _token(security: Security) -> str:

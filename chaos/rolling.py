@@ -1,7 +1,8 @@
 """A rolling restart of every node under load: does a producer or consumer with default retries get
 an error?
 
-    python -m chaos.rolling [--nodes 3] [--rounds 2] [--kind mqd|kafka] [--session-ms 3000]
+    python -m chaos.rolling [--nodes 3] [--rounds 2] [--kind mqd|kafka] [--session-ms 3000] \
+        [--security sasl_ssl] [--sasl-mechanism SCRAM-SHA-256]
 
 As in an upgrade, each node in turn gets SIGTERM and is started again. The next node follows when
 every node reports a full ISR of every partition. Meanwhile confluent-kafka, kafka-python and
@@ -26,6 +27,15 @@ import aiokafka
 import confluent_kafka
 import kafka
 
+from mqd.client.security import Security
+
+from . import cluster_security
+from .client_security import (
+    PLAINTEXT,
+    aiokafka_options,
+    kafka_python_options,
+    librdkafka_options,
+)
 from .ensemble import Ensemble, ensemble
 from .node import NodeFailed, end_on_sigterm
 from .program import directory_of, failed
@@ -45,8 +55,9 @@ class Client(ABC):
 
     name: str
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, security: Security = PLAINTEXT) -> None:
         self.bootstrap = bootstrap
+        self.security = security
         self.topic = f"rolling-{self.name}"
         self.sent = 0
         self.acked = 0
@@ -119,6 +130,7 @@ class Confluent(Client):
                 "enable.idempotence": True,
                 "max.in.flight.requests.per.connection": self.in_flight,
                 "log_level": 0,
+                **librdkafka_options(self.security),
             }
         )
 
@@ -148,6 +160,7 @@ class Confluent(Client):
             # A truncation is then an error, and not a seek back to the end of the leader's epoch.
             "auto.offset.reset": "error",
             "log_level": 0,
+            **librdkafka_options(self.security),
         }
         consumer = confluent_kafka.Consumer(settings)
         consumer.assign(
@@ -177,7 +190,11 @@ class KafkaPython(Client):
     name = "kafka-python"
 
     def produce(self) -> None:
-        producer = kafka.KafkaProducer(bootstrap_servers=self.bootstrap.split(","), acks="all")
+        producer = kafka.KafkaProducer(
+            bootstrap_servers=self.bootstrap.split(","),
+            acks="all",
+            **kafka_python_options(self.security),
+        )
         futures = []
         while self.producing:
             futures.append(
@@ -196,7 +213,10 @@ class KafkaPython(Client):
 
     def consume(self) -> None:
         consumer = kafka.KafkaConsumer(
-            bootstrap_servers=self.bootstrap.split(","), group_id=None, auto_offset_reset="earliest"
+            bootstrap_servers=self.bootstrap.split(","),
+            group_id=None,
+            auto_offset_reset="earliest",
+            **kafka_python_options(self.security),
         )
         consumer.assign([kafka.TopicPartition(self.topic, partition) for partition in self.got])
         deadline = time.monotonic() + CATCH_UP_S
@@ -219,7 +239,10 @@ class Aiokafka(Client):
 
     async def _produce(self) -> None:
         async with aiokafka.AIOKafkaProducer(
-            bootstrap_servers=self.bootstrap, acks="all", enable_idempotence=True
+            bootstrap_servers=self.bootstrap,
+            acks="all",
+            enable_idempotence=True,
+            **aiokafka_options(self.security),
         ) as producer:
             futures = []
             while self.producing:
@@ -242,7 +265,10 @@ class Aiokafka(Client):
 
     async def _consume(self) -> None:
         consumer = aiokafka.AIOKafkaConsumer(
-            bootstrap_servers=self.bootstrap, group_id=None, auto_offset_reset="earliest"
+            bootstrap_servers=self.bootstrap,
+            group_id=None,
+            auto_offset_reset="earliest",
+            **aiokafka_options(self.security),
         )
         await consumer.start()
         try:
@@ -269,7 +295,7 @@ def roll(
     """Restart every node of a running cluster under load. Returns the clients and their errors.
     Raises NodeFailed.
     """
-    loads = [client(cluster.bootstrap) for client in clients]
+    loads = [client(cluster.bootstrap, cluster.client_security) for client in clients]
     topics = {load.topic: PARTITIONS for load in loads}
     for topic in topics:
         cluster.create_topic(topic, PARTITIONS, configs={"retention.ms": "-1"})
@@ -305,6 +331,7 @@ def main() -> int:
     parser.add_argument(
         "--session-ms", type=int, default=None, help="broker session timeout (the broker's default)"
     )
+    cluster_security.add_arguments(parser)
     arguments = parser.parse_args()
     # the clients log every retry; only exceptions count
     logging.getLogger().addHandler(logging.NullHandler())
@@ -313,7 +340,11 @@ def main() -> int:
         cluster: Ensemble | None = None
         try:
             cluster = ensemble(
-                arguments.kind, directory, arguments.nodes, session_ms=arguments.session_ms
+                arguments.kind,
+                directory,
+                arguments.nodes,
+                session_ms=arguments.session_ms,
+                security=cluster_security.from_arguments(arguments, directory / "security"),
             )
             cluster.start()
             started_at = time.monotonic()
