@@ -27,7 +27,7 @@ from mqd.protocol.files import (
     AbortedTransaction,
     FileFormatError,
     decode_txn_index_columns,
-    encode_txn_index,
+    encode_txn_index_columns,
 )
 from mqd.protocol.slices import WHOLE_SLICE, Slices
 from mqd.types import Offset
@@ -72,7 +72,7 @@ class TransactionIndex:
     def encode(self) -> bytes:
         """The whole file. The caller writes it: the index is no longer stale."""
         self.stale = False
-        return encode_txn_index(self)
+        return encode_txn_index_columns(self._columns)
 
     def extend(self, transactions: Iterable[AbortedTransaction]) -> None:
         for transaction in transactions:

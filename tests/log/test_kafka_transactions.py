@@ -87,6 +87,7 @@ def test_a_transaction_index_is_decoded_by_column(count: int) -> None:
     ]
     index = TransactionIndex.load(data, 2**41, 2**42)
     assert list(index) == entries
+    assert index.encode() == data
     index.extend([AbortedTransaction(1, 2, 2**41 + count, 2**63 - 1)])
     assert len(index) == count + 1 and len(TransactionIndex()) == 0
 
