@@ -33,6 +33,8 @@ from tests.tls_files import write_texts
 from .broker_log import KAFKA_LOGS_FAILURES, log_has
 from .clients import kcat, kcat_knows_scram
 from .conftest import GROUP_OPTIONS
+from .java_tools import QUICK, JavaClient, login_properties, token_properties, trust_properties
+from .test_kafka_tools import ACLS, CONFIGS, TOOL_SECONDS, have_tools
 from .wire import until
 
 LISTENERS = ("PLAINTEXT", "SASL", "SHORT", "TLS", "UNSIGNED", "FILE")
@@ -93,6 +95,9 @@ def options_of(
         "listener.name.sasl.oauthbearer.sasl.oauthbearer.jwks.endpoint.url=" + key_set.as_uri(),
         "listener.name.sasl.oauthbearer.sasl.oauthbearer.expected.audience=mqd",
         "auto.create.topics.enable=true",
+        "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        f"super.users=User:ANONYMOUS;User:{USER}",
+        "allow.everyone.if.no.acl.found=true",
         *GROUP_OPTIONS,
     ]
     for listener in ("sasl", "short", "tls"):
@@ -329,6 +334,8 @@ def test_kcat_produces_and_consumes(
 def test_stock_clients_log_in_over_tls(
     secured: Secured, new_name: Callable[[], str], mechanism: str
 ) -> None:
+    from aiokafka import AIOKafkaProducer
+    from aiokafka.helpers import create_ssl_context
     from confluent_kafka import Producer
     from kafka import KafkaProducer
 
@@ -349,6 +356,102 @@ def test_stock_clients_log_in_over_tls(
     )
     assert other.send(topic, b"y").get(20).offset == 1
     other.close()
+
+    async def main() -> None:
+        async with AIOKafkaProducer(
+            bootstrap_servers=secured.address("TLS"),
+            security_protocol="SASL_SSL",
+            ssl_context=create_ssl_context(cafile=ca),
+            sasl_mechanism=mechanism,
+            sasl_plain_username=USER,
+            sasl_plain_password=PASSWORD,
+        ) as third:
+            assert (await third.send_and_wait(topic, b"z")).offset == 2
+
+    asyncio.run(main())
+
+
+# -- Apache Kafka's own clients
+
+needs_java = pytest.mark.skipif(not have_tools(), reason="needs Java and `scripts/kafka.sh fetch`")
+slow_tools = pytest.mark.timeout(5 * TOOL_SECONDS)
+
+
+def java_client(
+    secured: Secured, directory: Path, listener: str, mechanism: str, **changes: Any
+) -> JavaClient:
+    """`changes`: `user`, `password` or `jwt_`."""
+    token_file = directory / "token"
+    if mechanism == "OAUTHBEARER":
+        token_file.write_text(changes.get("jwt_") or token())
+        properties = token_properties(token_file)
+    else:
+        login = {"user": USER, "password": PASSWORD, **changes}
+        properties = login_properties(mechanism, login["user"], login["password"])
+    properties["security.protocol"] = "SASL_SSL" if listener == "TLS" else "SASL_PLAINTEXT"
+    if listener == "TLS":
+        properties |= trust_properties(secured.files["ca"])
+    if changes:
+        properties |= QUICK
+    return JavaClient(directory, secured.address(listener), properties, token=token_file)
+
+
+@needs_java
+@slow_tools
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "listener, mechanism",
+    [
+        *(("SASL", mechanism) for mechanism in MECHANISMS),
+        *(("TLS", mechanism) for mechanism in ("PLAIN", "SCRAM-SHA-512")),
+    ],
+)
+def test_java_produces_and_consumes(
+    secured: Secured, new_name: Callable[[], str], tmp_path: Path, listener: str, mechanism: str
+) -> None:
+    client = java_client(secured, tmp_path, listener, mechanism)
+    client.round_trip(new_name(), ["one", "two"])
+
+
+@needs_java
+@slow_tools
+@pytest.mark.slow
+def test_kafkas_tools_over_tls_with_a_login(
+    secured: Secured, new_name: Callable[[], str], tmp_path: Path
+) -> None:
+    """kafka-acls.sh and kafka-configs.sh."""
+    name = new_name()
+    client = java_client(secured, tmp_path, "TLS", "SCRAM-SHA-512")
+    allow = ("--allow-principal", f"User:{name}", "--operation", "Read", "--topic", name)
+    entry = f"(principal=User:{name}, host=*, operation=READ, permissionType=ALLOW)"
+    assert entry in client.output(ACLS, "--add", *allow)
+    until(lambda: entry in client.output(ACLS, "--list", "--topic", name), "the ACL")
+    client.output(ACLS, "--remove", "--force", *allow)
+    of_user = ("--entity-type", "users", "--entity-name", name)
+    for change in ("SCRAM-SHA-256=[iterations=8192,password=sesame]", "producer_byte_rate=1024"):
+        client.output(CONFIGS, "--alter", "--add-config", change, *of_user)
+    described = client.output(CONFIGS, "--describe", *of_user)
+    assert "SCRAM-SHA-256=iterations=8192" in described
+    assert "producer_byte_rate=1024.0" in described
+    client.output(CONFIGS, "--alter", "--delete-config", "SCRAM-SHA-256", *of_user)
+    client.output(CONFIGS, "--alter", "--delete-config", "producer_byte_rate", *of_user)
+
+
+@needs_java
+@slow_tools
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "what",
+    [
+        *("wrong password", "unknown user", "wrong SCRAM password", "unknown SCRAM user"),
+        *("expired token", "token for others"),
+    ],
+)
+def test_java_reports_a_failed_login(secured: Secured, tmp_path: Path, what: str) -> None:
+    mechanism, options, reported, _, _ = WRONG[what]
+    options = {name: made() if callable(made) else made for name, made in options.items()}
+    printed = java_client(secured, tmp_path, "SASL", mechanism, **options).failure()
+    assert f"SaslAuthenticationException: {reported}" in printed
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

@@ -26,6 +26,8 @@ from tests.tls_files import write_texts
 from .broker_log import KAFKA_LOGS_FAILURES, log_has
 from .clients import kcat
 from .conftest import GROUP_OPTIONS
+from .java_tools import QUICK, JavaClient, trust_properties
+from .test_kafka_tools import TOOL_SECONDS, have_tools
 
 LISTENERS = ("PLAINTEXT", "SSL", "MUTUAL", "EXPIRED", "ELSEWHERE", "OLD")
 RULE = "RULE:^CN=(.*?),.*$/$1/L,DEFAULT"
@@ -232,6 +234,21 @@ Kafka log. docs/SECURITY.md has this table.
 """
 
 
+JAVA_REPORTS: dict[str, tuple[str, dict[str, str], tuple[str, ...]]] = {
+    "wrong CA": ("SSL", {"ssl_truststore_location": "other_ca"}, ("PKIX path",)),
+    "expired certificate": ("EXPIRED", {}, ("PKIX path validation failed",)),
+    "host name mismatch": ("ELSEWHERE", {}, ("No subject alternative names",)),
+    "no certificate": (
+        "MUTUAL",
+        {},
+        ("Received fatal alert: certificate_required", "Received fatal alert: bad_certificate"),
+    ),
+    "plaintext to TLS": ("SSL", {"security_protocol": "PLAINTEXT"}, ("Timed out",)),
+    "TLS to plaintext": ("PLAINTEXT", {}, ("SSL handshake failed", "Timed out")),
+}
+"""What is wrong -> listener, properties, and what kafka-topics.sh prints: one of these."""
+
+
 @pytest.mark.parametrize("what", WRONG)
 def test_a_wrong_set_up_fails_and_both_sides_say_why(secured: Secured, what: str) -> None:
     from confluent_kafka import KafkaException
@@ -266,6 +283,41 @@ class _Collector:
 
     def log(self, _level: int, text: str, *values: object) -> None:
         self._lines.append(text % values if values else text)
+
+
+needs_java = pytest.mark.skipif(not have_tools(), reason="needs Java and `scripts/kafka.sh fetch`")
+slow_tools = pytest.mark.timeout(5 * TOOL_SECONDS)
+
+
+def java_client(secured: Secured, directory: Path, listener: str, **changes: str) -> JavaClient:
+    properties = {"security.protocol": "SSL", **trust_properties(secured.files["ca"])}
+    if listener == "MUTUAL" and not changes:
+        client = str(secured.files["client"])
+        properties |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": client}
+    changed = {key.replace("_", "."): text for key, text in changes.items()}
+    return JavaClient(directory, secured.address(listener), {**properties, **changed})
+
+
+@needs_java
+@slow_tools
+@pytest.mark.slow
+@pytest.mark.parametrize("listener", ["SSL", "MUTUAL", "OLD"])
+def test_java_produces_and_consumes(
+    secured: Secured, new_name: Callable[[], str], tmp_path: Path, listener: str
+) -> None:
+    java_client(secured, tmp_path, listener).round_trip(new_name(), ["one", "two"])
+
+
+@needs_java
+@slow_tools
+@pytest.mark.slow
+@pytest.mark.parametrize("what", JAVA_REPORTS)
+def test_java_reports_a_wrong_set_up(secured: Secured, tmp_path: Path, what: str) -> None:
+    listener, changes, reported = JAVA_REPORTS[what]
+    changes = {key: str(secured.files.get(text, text)) for key, text in changes.items()}
+    quick = {key.replace(".", "_"): value for key, value in QUICK.items()}
+    printed = java_client(secured, tmp_path, listener, **{**quick, **changes}).failure()
+    assert any(words in printed for words in reported), printed
 
 
 @pytest.mark.parametrize("what", ["wrong CA", "plaintext to TLS"])
