@@ -48,7 +48,7 @@ async def check(running: RunningNode, steps: Steps, worst: Worst) -> None:
         if tried[-1] < SECONDS_MAX:
             break
     print(
-        f"{worst.api:32} {worst.array:34} {worst.rows:6} rows {len(worst.frame):9,} bytes "
+        f"{worst.api:32} {worst.array:48} {worst.rows:6} rows {len(worst.frame):9,} bytes "
         f"{1000 * min(tried):6.1f} ms"
     )
     assert min(tried) < SECONDS_MAX, (worst.api, worst.array, tried, steps.of)
