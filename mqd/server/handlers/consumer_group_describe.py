@@ -7,7 +7,7 @@ coordinator has an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -83,8 +83,12 @@ def _assigned(assignment: Mapping[str, Any]) -> Iterator[str]:
     return (topic["topic_name"] for topic in assignment["topic_partitions"])
 
 
-def failed(request: Any, error: MqError) -> Mapping[str, Any]:
-    return {"groups": [_refused(group_id, error) for group_id in request.group_ids]}
+def failed(request: Any, error: MqError) -> Generator[int, None, Mapping[str, Any]]:
+    rows = []
+    for group_id in request.group_ids:
+        rows.append(_refused(group_id, error))
+        yield 1
+    return {"groups": rows}
 
 
 def _refused(group_id: str, error: MqError) -> dict[str, Any]:

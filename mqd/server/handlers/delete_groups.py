@@ -7,7 +7,7 @@ remaining offsets stay.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
 from mqd.errors import ErrorCode, MqError
@@ -38,10 +38,9 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     return {"results": list(rows.values())}
 
 
-def failed(request: Any, error: MqError) -> dict[str, Any]:
-    return {
-        "results": [
-            {"group_id": group_id, "error_code": error.code}
-            for group_id in dict.fromkeys(request.groups_names)
-        ]
-    }
+def failed(request: Any, error: MqError) -> Generator[int, None, dict[str, Any]]:
+    rows = {}
+    for group_id in request.groups_names:
+        rows[group_id] = {"group_id": group_id, "error_code": error.code}
+        yield 1
+    return {"results": list(rows.values())}

@@ -7,7 +7,7 @@ earlier ones call them dead (KIP-1043).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
 from mqd.errors import ErrorCode, MqError
@@ -50,7 +50,9 @@ def _without_extra_fields(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def failed(request: Any, error: MqError) -> dict[str, Any]:
-    return {
-        "groups": [{"group_id": group_id, "error_code": error.code} for group_id in request.groups]
-    }
+def failed(request: Any, error: MqError) -> Generator[int, None, dict[str, Any]]:
+    rows = []
+    for group_id in request.groups:
+        rows.append({"group_id": group_id, "error_code": error.code})
+        yield 1
+    return {"groups": rows}

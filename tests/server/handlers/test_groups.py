@@ -16,6 +16,7 @@ from mqd.coordinator.shard import Call
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol.apis import by_name
 from mqd.protocol.request_header import RequestHeader
+from mqd.protocol.slices import all_slices
 from mqd.security.authorizer import Authorizer
 from mqd.server.context import CLIENT, Context
 from mqd.server.handlers import (
@@ -277,16 +278,28 @@ async def test_the_deletion_of_a_large_group_is_repeated_until_complete() -> Non
 def test_without_a_groups_topic_each_group_gets_an_error() -> None:
     _, request = received("delete_groups", 2, groups_names=["a", "b", "a"])
     error = MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    assert [row["group_id"] for row in delete_groups.failed(request, error)["results"]] == [
-        "a",
-        "b",
-    ]
+    deleted = all_slices(delete_groups.failed(request, error))
+    assert [row["group_id"] for row in deleted["results"]] == ["a", "b"]
     _, request = received("describe_groups", 6, groups=["a"])
-    response = describe_groups.failed(request, error)
+    response = all_slices(describe_groups.failed(request, error))
     assert response == {
         "groups": [{"group_id": "a", "error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE}]
     }
     by_name("describe_groups").encode_response(6, response)
+
+
+@pytest.mark.parametrize(
+    ("handler", "name", "field"),
+    [
+        (delete_groups, "delete_groups", "groups_names"),
+        (describe_groups, "describe_groups", "groups"),
+        (consumer_group_describe, "consumer_group_describe", "group_ids"),
+    ],
+)
+def test_a_refusal_of_many_groups_is_built_in_slices(handler: Any, name: str, field: str) -> None:
+    _, request = received(name, 1, **{field: [f"g{number}" for number in range(1000)]})
+    work = handler.failed(request, MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+    assert list(work) == [1] * 1000
 
 
 async def test_a_consumer_group_named_repeatedly_is_described_once(
