@@ -211,6 +211,7 @@ class Daemon:
             disk=seams.disk,
             forward=self.forwarder,
             new_producer_id=self.controller.next_producer_id,
+            create_topic=self.controller.create_topic_soon,
         )
         self.publisher = MetadataPublisher(NodeId(self.me.id), self.config, self.replica)
         self._connect_parts()
@@ -472,6 +473,9 @@ class Daemon:
                 forward=self.forwarder,
                 groups=self.coordinators.groups,
                 transactions=self.coordinators.transactions,
+                shares=self.coordinators.shares,
+                share_state=self.coordinators.share_state,
+                share=self.coordinators.share,
                 quotas=self.quotas,
                 authorizer=self.authorizer,
                 sasl=self._make_sasl(),

@@ -6,6 +6,7 @@ A key that a topic or a group does not set has the value of its synonyms on the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -148,8 +149,38 @@ _NODE_KEYS = {
         "group.consumer.min.session.timeout.ms",
         "group.consumer.max.session.timeout.ms",
     ),
+    "share.assignment.interval.ms": _NodeKeys(
+        "group.share.assignment.interval.ms",
+        "group.share.min.assignment.interval.ms",
+        "group.share.max.assignment.interval.ms",
+    ),
+    "share.delivery.count.limit": _NodeKeys(
+        "group.share.delivery.count.limit",
+        "group.share.min.delivery.count.limit",
+        "group.share.max.delivery.count.limit",
+    ),
+    "share.heartbeat.interval.ms": _NodeKeys(
+        "group.share.heartbeat.interval.ms",
+        "group.share.min.heartbeat.interval.ms",
+        "group.share.max.heartbeat.interval.ms",
+    ),
+    "share.partition.max.record.locks": _NodeKeys(
+        "group.share.partition.max.record.locks",
+        "group.share.min.partition.max.record.locks",
+        "group.share.max.partition.max.record.locks",
+    ),
+    "share.record.lock.duration.ms": _NodeKeys(
+        "group.share.record.lock.duration.ms",
+        "group.share.min.record.lock.duration.ms",
+        "group.share.max.record.lock.duration.ms",
+    ),
+    "share.session.timeout.ms": _NodeKeys(
+        "group.share.session.timeout.ms",
+        "group.share.min.session.timeout.ms",
+        "group.share.max.session.timeout.ms",
+    ),
 }
-assert _NODE_KEYS.keys() == GROUP_OPTIONS.keys()
+"""Group keys whose default and bounds are options of nodes."""
 
 
 def validate_group_configs(overrides: Mapping[str, str], config: NodeConfig) -> None:
@@ -165,8 +196,12 @@ def validate_group_configs(overrides: Mapping[str, str], config: NodeConfig) -> 
             value = GROUP_OPTIONS[name].parse(text)
         except ValueError as error:
             raise MqError(ErrorCode.INVALID_CONFIG, GROUP_OPTIONS[name].problem(error)) from None
+        keys = _NODE_KEYS.get(name)
+        if keys is None:
+            if name == AUTO_OFFSET_RESET:
+                parse_offset_reset(str(value))
+            continue
         assert isinstance(value, int), name
-        keys = _NODE_KEYS[name]
         if value < config.integer(keys.least):
             raise MqError(
                 ErrorCode.INVALID_CONFIG, f"{name} must be greater than or equal to {keys.least}"
@@ -176,16 +211,44 @@ def validate_group_configs(overrides: Mapping[str, str], config: NodeConfig) -> 
                 ErrorCode.INVALID_CONFIG, f"{name} must be less than or equal to {keys.most}"
             )
         values[name] = value
-    if values["consumer.session.timeout.ms"] <= values["consumer.heartbeat.interval.ms"]:
+    for kind in ("consumer", "share"):
+        if values[f"{kind}.session.timeout.ms"] <= values[f"{kind}.heartbeat.interval.ms"]:
+            raise MqError(
+                ErrorCode.INVALID_CONFIG,
+                f"{kind}.session.timeout.ms must be greater than {kind}.heartbeat.interval.ms",
+            )
+
+
+AUTO_OFFSET_RESET = "share.auto.offset.reset"
+_DURATION = re.compile(
+    r"by_duration:P(?=.)(?:(\d+)D)?(?:T(?=.)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d{1,9})?)S)?)?",
+    re.IGNORECASE,
+)
+EARLIEST, LATEST = -2, -1
+"""Values of `parse_offset_reset`, the timestamps of ListOffsets."""
+
+
+def parse_offset_reset(text: str) -> int:
+    """EARLIEST, LATEST, or a duration in milliseconds (KIP-1106). Raises MqError INVALID_CONFIG."""
+    if text in ("earliest", "latest"):
+        return EARLIEST if text == "earliest" else LATEST
+    found = _DURATION.fullmatch(text)
+    if found is None:
         raise MqError(
             ErrorCode.INVALID_CONFIG,
-            "consumer.session.timeout.ms must be greater than consumer.heartbeat.interval.ms",
+            f"Invalid value {text} for configuration {AUTO_OFFSET_RESET}: choose earliest, latest, "
+            "or by_duration: and an ISO 8601 duration, such as by_duration:PT1H",
         )
+    days, hours, minutes, seconds = (float(each or 0) for each in found.groups())
+    return int(1000 * (((days * 24 + hours) * 60 + minutes) * 60 + seconds))
 
 
-def group_option(name: str, config: NodeConfig, overrides: Mapping[str, str]) -> int:
+def group_option(name: str, config: NodeConfig, overrides: Mapping[str, str]) -> Value:
     """The effective value: the group's, limited to the node's present bounds; else the node's."""
-    keys = _NODE_KEYS[name]
+    keys = _NODE_KEYS.get(name)
+    if keys is None:
+        option = GROUP_OPTIONS[name]
+        return option.parse(overrides[name]) if name in overrides else option.default
     if name not in overrides:
         return config.integer(keys.default)
     value = GROUP_OPTIONS[name].parse(overrides[name])

@@ -24,7 +24,9 @@ GROUPS_TOPIC = "__consumer_offsets"
 """Groups and their committed offsets. The leader of a partition coordinates the groups in it."""
 TRANSACTIONS_TOPIC = "__transaction_state"
 """Transactional ids. The leader of a partition coordinates them."""
-INTERNAL_TOPICS = frozenset({GROUPS_TOPIC, TRANSACTIONS_TOPIC, "__share_group_state"})
+SHARE_STATE_TOPIC = "__share_group_state"
+"""The state of share partitions. The leader of a partition coordinates those in it."""
+INTERNAL_TOPICS = frozenset({GROUPS_TOPIC, TRANSACTIONS_TOPIC, SHARE_STATE_TOPIC})
 """Kafka's internal topics: the cluster writes them, clients do not."""
 
 NO_NODE = NodeId(-1)

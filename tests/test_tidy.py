@@ -33,6 +33,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"io"}),
     frozenset({"log", "client"}),
     frozenset({"replica", "raft"}),
+    frozenset({"share"}),
     frozenset({"coordinator", "controller"}),
     frozenset({"server", "http"}),
     frozenset({"node"}),

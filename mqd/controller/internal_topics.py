@@ -11,7 +11,7 @@ from mqd.config import NodeConfig
 from mqd.controller.create_topics import USE_DEFAULT
 from mqd.controller.placement import default_replication_factor
 from mqd.limits import PARTITIONS_PER_REQUEST_MAX
-from mqd.types import GROUPS_TOPIC, TRANSACTIONS_TOPIC
+from mqd.types import GROUPS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 
 
 class _InternalOptions(NamedTuple):
@@ -35,11 +35,11 @@ _INTERNAL_OPTIONS = {
         "transaction.state.log.segment.bytes",
         "transaction.state.log.min.isr",
     ),
-    "__share_group_state": _InternalOptions(
-        *(
-            f"share.coordinator.state.topic.{key}"
-            for key in ("num.partitions", "replication.factor", "segment.bytes", "min.isr")
-        )
+    SHARE_STATE_TOPIC: _InternalOptions(
+        "share.coordinator.state.topic.num.partitions",
+        "share.coordinator.state.topic.replication.factor",
+        "share.coordinator.state.topic.segment.bytes",
+        "share.coordinator.state.topic.min.isr",
     ),
 }
 
@@ -68,6 +68,8 @@ def new_topic_request(name: str, config: NodeConfig, nodes: int) -> dict[str, An
             "compression.type": "producer",
             "segment.bytes": config.integer(options.segment_bytes),
         }
+        if name == SHARE_STATE_TOPIC:  # its coordinator deletes the old records
+            configs.update({"cleanup.policy": "delete", "retention.ms": -1})
         if options.min_isr is not None:
             configs["min.insync.replicas"] = min(config.integer(options.min_isr), factor)
             configs["unclean.leader.election.enable"] = "false"

@@ -24,6 +24,7 @@ from mqd.replica import sealing
 from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
 from mqd.replica.waiters import Append, ProduceTicket
+from mqd.types import Offset
 
 logger = logging.getLogger(__name__)
 
@@ -67,13 +68,13 @@ class Results:
         deadlines: Deadlines,
         *,
         reload: Callable[[CoordinatorContext], None],
-        perform: Callable[[int, int, Hashable], None] | None,
+        perform: Callable[[int, int, Hashable, Offset], None] | None,
         replica: ReplicaService,
         clock: Clock,
         commit_seconds: float,
     ) -> None:
         """`reload(context)`: the shard may differ from its log. `perform(partition, leader epoch,
-        effect)`: carries out the effects of committed results."""
+        effect, log end before it)`: carries out the effects of committed results."""
         self._contexts = contexts
         self._deadlines = deadlines
         self._reload = reload
@@ -185,6 +186,6 @@ class Results:
         if self._contexts.get(context.index) is not context:
             return
         while context.effects and context.effects[0][0] <= context.partition.high_watermark:
-            _, effect = context.effects.popleft()
+            end, effect = context.effects.popleft()
             assert self._perform is not None, effect
-            self._perform(context.index, context.leader_epoch, effect)
+            self._perform(context.index, context.leader_epoch, effect, end)

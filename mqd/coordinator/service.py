@@ -31,6 +31,7 @@ from mqd.io.disk import Disk
 from mqd.log.service import LogService
 from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
+from mqd.types import Offset
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ class CoordinatorService:
         logs: LogService,
         clock: Clock,
         disk: Disk,
-        perform: Callable[[int, int, Hashable], None] | None = None,
+        perform: Callable[[int, int, Hashable, Offset], None] | None = None,
         commit_seconds: float = COMMIT_SECONDS,
     ) -> None:
         """`make_shard(partition)`: an empty one. `partitions()`: of the topic, 0 before it exists.

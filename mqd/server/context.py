@@ -30,6 +30,8 @@ from mqd.server.fair_slots import FairSlots
 from mqd.server.forward import Forwarder
 from mqd.server.guards import Guards
 from mqd.server.sasl import SaslService
+from mqd.server.share_state import ShareStatePersister
+from mqd.share.service import ShareService
 from mqd.types import NodeId
 
 CLIENT = "client"
@@ -55,6 +57,11 @@ class Node:
     forward: Forwarder
     groups: CoordinatorService
     transactions: CoordinatorService
+    shares: CoordinatorService
+    """The share coordinators: the states of share partitions."""
+    share_state: ShareStatePersister
+    share: ShareService
+    """The share partitions that this node leads."""
     quotas: NodeQuotas
     sasl: SaslService
     guards: Guards = field(default_factory=Guards)

@@ -4,7 +4,8 @@ leaders of the internal topics.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import trio
@@ -19,9 +20,12 @@ from mqd.coordinator.group.shard import GroupShard
 from mqd.coordinator.group.state import Group
 from mqd.coordinator.service import CoordinatorService
 from mqd.coordinator.shard import Call
+from mqd.coordinator.share.operations import PruneLog
+from mqd.coordinator.share.shard import ShareShard
 from mqd.coordinator.txn.marker_sender import MarkerSender
 from mqd.coordinator.txn.operations import check
 from mqd.coordinator.txn.shard import TransactionShard
+from mqd.errors import MqError
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk
 from mqd.io.entropy import Entropy
@@ -35,13 +39,18 @@ from mqd.server.context import Context, Node
 from mqd.server.forward import Forwarder
 from mqd.server.handlers.seal_transactions import seal
 from mqd.server.handlers.write_txn_markers import write_markers
+from mqd.server.share_state import ShareStatePersister
+from mqd.server.slices import finished_with_decompression
 from mqd.server.topics_view import ImageTopics
+from mqd.share.service import ShareService
 from mqd.types import (
     GROUPS_TOPIC,
     NO_NODE,
     NO_PRODUCER_ID,
+    SHARE_STATE_TOPIC,
     TRANSACTIONS_TOPIC,
     NodeId,
+    Offset,
     TopicPartition,
 )
 
@@ -97,7 +106,10 @@ class Coordinators:
         disk: Disk,
         forward: Forwarder,
         new_producer_id: Callable[[], Awaitable[int]],
+        create_topic: Callable[[str], None],
     ) -> None:
+        """`create_topic(name)`: creates an internal topic soon, if it does not exist."""
+        self._replica = replica
         self._topics = ImageTopics(image)
         options = _Options(config, image, node_id)
         memory = Memory(self._all_groups, plan.members)
@@ -139,7 +151,40 @@ class Coordinators:
             logs=logs,
             clock=clock,
             disk=disk,
-            perform=lambda index, epoch, effect: self._markers.perform(index, epoch, effect),
+            perform=lambda index, epoch, effect, _: self._markers.perform(index, epoch, effect),
+        )
+        self._prunes: dict[int, Offset] = {}
+        """By partition of the share-state topic: the end of the log before the present round."""
+        self.shares = CoordinatorService(
+            topic=SHARE_STATE_TOPIC,
+            make_shard=lambda index: ShareShard(
+                self._topics, options, index, share=share(SHARE_STATE_TOPIC, plan.transactions)
+            ),
+            check=lambda op: None,
+            partitions=lambda: self._topics.partitions(SHARE_STATE_TOPIC),
+            replica=replica,
+            logs=logs,
+            clock=clock,
+            disk=disk,
+            perform=self._prune,
+            commit_seconds=config.integer("share.coordinator.write.timeout.ms") / 1000,
+        )
+        self.share_state = ShareStatePersister(
+            node_id=node_id,
+            shares=self.shares,
+            forward=forward,
+            leader_of=self._leader_of,
+            create_topic=create_topic,
+        )
+        self.share = ShareService(
+            replica=replica,
+            logs=logs,
+            disk=disk,
+            clock=clock,
+            persister=self.share_state,
+            option=options.group,
+            offset_for_time=self._offset_for_time,
+            sessions_max=config.integer("group.share.max.share.sessions"),
         )
         self._markers = MarkerSender(
             leader_of=self._leader_of,
@@ -176,20 +221,52 @@ class Coordinators:
             return await seal(self.node, request)
         return await self._forward(node_id, "seal_transactions", _SEALS_VERSION, request)
 
+    def _prune(self, index: int, leader_epoch: int, effect: Hashable, end: Offset) -> None:
+        """Delete the records of the share-state topic that later snapshots have replaced."""
+        assert isinstance(effect, PruneLog), effect
+        if effect.begins:
+            self._prunes[index] = end
+            return
+        offset = self._prunes.pop(index, None)
+        partition = self._replica.get(TopicPartition(SHARE_STATE_TOPIC, index))
+        if (
+            offset is not None
+            and partition is not None
+            and partition.leader_epoch == leader_epoch
+            and partition.log.log_start_offset < offset
+        ):
+            with suppress(MqError):  # the next round deletes them
+                self._replica.delete_records(partition, offset)
+
+    async def _offset_for_time(self, partition: Partition, timestamp_ms: int) -> Offset | None:
+        """The first committed offset with this timestamp or later."""
+        looking = self.node.logs.offset_for_timestamp(
+            partition.log, timestamp_ms, partition.high_watermark
+        )
+        found = await finished_with_decompression(
+            looking, self.node.batch_work, "share group", lambda: partition.serves
+        )
+        return None if found is None else found[0]
+
     async def run(self) -> None:
         """Until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.groups.run)
             nursery.start_soon(self.transactions.run)
+            nursery.start_soon(self.shares.run)
+            nursery.start_soon(self.share.run)
             nursery.start_soon(self._markers.run)
 
     def role_changed(self, partition: Partition) -> None:
         """A partition begins or ends to be led here."""
         self.groups.role_changed(partition)
         self.transactions.role_changed(partition)
+        self.shares.role_changed(partition)
+        self.share.role_changed(partition)
 
     def metadata_changed(self, delta: Delta, image: MetadataImage) -> None:
         """Topics came, went or grew, or their replicas moved."""
         if self._topics.changed(delta):
             self.groups.topics_changed()
             self.transactions.topics_changed()
+            self.shares.topics_changed()

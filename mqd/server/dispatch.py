@@ -51,7 +51,14 @@ from mqd.server.handlers import fetch, produce
 from mqd.server.places import Places
 from mqd.server.receive_buffers import Buffer
 from mqd.server.send_queue import Part
-from mqd.server.served_apis import SERVED, SERVED_TO_CLIENTS, SERVED_TO_PEERS, Handler
+from mqd.server.served_apis import (
+    SERVED,
+    SERVED_TO_CLIENTS,
+    SERVED_TO_PEERS,
+    SHARE_GROUPS,
+    Handler,
+    share_groups_are_enabled,
+)
 from mqd.server.slices import finished_in_slices
 
 logger = logging.getLogger(__name__)
@@ -91,7 +98,10 @@ class Dispatcher:
         common = {handler.api.key: handler for handler in map(Handler, SERVED)}
         private = {handler.api.key: handler for handler in map(Handler, SERVED_TO_PEERS)}
         public = {handler.api.key: handler for handler in map(Handler, SERVED_TO_CLIENTS)}
-        self._handlers = {CLIENT: {**common, **public}, PEER: {**common, **private}}
+        share = {handler.api.key: handler for handler in map(Handler, SHARE_GROUPS)}
+        if share_groups_are_enabled(node.config):
+            public |= share
+        self._handlers = {CLIENT: {**common, **public}, PEER: {**common, **private, **share}}
         self._places = {CLIENT: Places(), PEER: Places()}
         self._versions_until = unstable.versions_until(node.config)
         self.requests = 0

@@ -1,6 +1,6 @@
-"""Connections of this node to the peer listeners of others: two to each peer for requests, and more
-for `dial`. A node handles one administrative request of a connection after the other. So requests
-of clients have a connection of their own: they do not delay heartbeats and ISR changes.
+"""Connections of this node to the peer listeners of others: a few to each peer for requests, and
+more for `dial`. A node handles one administrative request of a connection after the other. So
+requests of clients have a connection of their own, and do not delay heartbeats and ISR changes.
 
 Each connection starts with the handshake that the peer requires. If a response is overdue and the
 connection has been silent for a while, it gets no new requests. A cut cable or a stopped process
@@ -33,6 +33,8 @@ ABANDONED_SECONDS = 30.0
 """The timeout of a request."""
 
 _OF_COORDINATORS = ("WriteTxnMarkers", "AddPartitionsToTxn")
+_NODES, _SHARES, _CLIENTS = "nodes", "share groups", "clients"
+"""The kinds of requests that have a connection of their own."""
 
 Authenticate = Callable[[Stream, int], Awaitable[None]]
 
@@ -52,10 +54,10 @@ class Forwarder:
         self._network = network
         self._authenticate = authenticate
         self._nursery: trio.Nursery | None = None
-        self._connections: dict[tuple[int, bool], PeerConnection] = {}
-        """By node, and whether it is for requests of the nodes themselves."""
+        self._connections: dict[tuple[int, str], PeerConnection] = {}
+        """By node, and kind of requests."""
         self._hung: list[PeerConnection] = []
-        self._connecting: dict[tuple[int, bool], trio.Lock] = {}
+        self._connecting: dict[tuple[int, str], trio.Lock] = {}
 
     async def run(self) -> None:
         """Own the connections until cancelled."""
@@ -70,7 +72,7 @@ class Forwarder:
         assert api is not None, api_name
         try:
             body = await finished_soon(api.encode_request_in_slices(version, request))
-            connection = await self._connection(node_id, _is_of_nodes(api))
+            connection = await self._connection(node_id, _kind_of(api))
             frame, position = await connection.exchange(api, version, body)
         except ClientError as error:
             raise OSError(f"the request to node {node_id} failed: {error}") from error
@@ -115,8 +117,8 @@ class Forwarder:
             authenticate=lambda stream: self._authenticate(stream, node_id),
         )
 
-    async def _connection(self, node_id: int, is_of_node: bool) -> PeerConnection:
-        key = node_id, is_of_node
+    async def _connection(self, node_id: int, kind: str) -> PeerConnection:
+        key = node_id, kind
         async with self._connecting.setdefault(key, trio.Lock()):
             connection = self._connections.get(key)
             if connection is not None and connection.silent_for > HUNG_SECONDS:
@@ -134,6 +136,9 @@ class Forwarder:
         self._hung = [connection for connection in self._hung if connection.failure is None]
 
 
-def _is_of_nodes(api: Api) -> bool:
-    """Whether nodes send such requests for themselves, and not for a client."""
-    return api.advertised is None or api.name in _OF_COORDINATORS
+def _kind_of(api: Api) -> str:
+    if api.name.endswith(("ShareGroupState", "ShareGroupStateSummary")):
+        return _SHARES
+    if api.advertised is None or api.name in _OF_COORDINATORS:
+        return _NODES  # nodes send such requests for themselves, and not for a client
+    return _CLIENTS

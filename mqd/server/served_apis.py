@@ -6,6 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from mqd.config import NodeConfig
 from mqd.errors import MqError
 from mqd.protocol import apis
 from mqd.protocol.schema import Api
@@ -67,6 +68,21 @@ SERVED = (
 name of its API. Produce is served to clients only.
 """
 
+SHARE_GROUPS = (
+    "delete_share_group_state",
+    "initialize_share_group_state",
+    "read_share_group_state",
+    "read_share_group_state_summary",
+    "share_acknowledge",
+    "share_fetch",
+    "share_group_describe",
+    "share_group_heartbeat",
+    "write_share_group_state",
+)
+"""APIs of share groups, which are in early access. The peer listener serves them, and those for
+clients if `group.coordinator.rebalance.protocols` has "share".
+"""
+
 SERVED_TO_CLIENTS = (
     "create_delegation_token",
     "describe_delegation_token",
@@ -120,7 +136,14 @@ group has its own places, so that clients that need Metadata do not wait for the
 LISTING = frozenset({"list_groups", "list_transactions"})
 """The same, for the state of the coordinators."""
 
-DESCRIBING = frozenset({"consumer_group_describe", "describe_groups", "describe_transactions"})
+DESCRIBING = frozenset(
+    {
+        "consumer_group_describe",
+        "describe_groups",
+        "describe_transactions",
+        "share_group_describe",
+    }
+)
 """The same. A short request can have a response of megabytes for each group that it names."""
 
 
@@ -148,3 +171,8 @@ class Handler:
 
 def _never(request: Any) -> bool:
     return False
+
+
+def share_groups_are_enabled(config: NodeConfig) -> bool:
+    """Whether clients of this node may use share groups."""
+    return "share" in config.strings("group.coordinator.rebalance.protocols")

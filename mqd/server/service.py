@@ -309,6 +309,7 @@ class Server:
     def closed(self, connection: Connection) -> None:
         self._connections.pop(connection, None)
         self._quotas.discard(connection)
+        self._node.share.connection_closed(connection.peer)
 
     async def _sweep(self) -> None:
         """Close connections that are idle for too long, never finish a frame or the handshake, or

@@ -138,7 +138,7 @@ class Runtime(Replicas):
     def __init__(self, directory: Path, disk: FaultyDisk | None = None) -> None:
         super().__init__(directory, disk=disk)
         self.shards: list[Registers] = []
-        self.performed: list[tuple[int, int, Any]] = []
+        self.performed: list[tuple[int, int, Any, int]] = []
         self.coordinator = CoordinatorService(
             topic=TOPIC,
             make_shard=self.make_shard,
@@ -248,7 +248,7 @@ async def test_uncommitted_state_is_not_returned_even_to_reads(
         runtime.replica.follower_fetched(partition, TWO, -1, 1, 0)
         await wait_all_tasks_blocked()
         assert sorted(received) == ["get", "put"]
-        assert runtime.performed == [(0, 0, "put b'k'")]
+        assert runtime.performed == [(0, 0, "put b'k'", 1)]
 
 
 async def test_a_refusal_waits_until_the_state_behind_it_is_committed(tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ async def test_a_late_commit_times_out_and_its_effect_follows_the_commit(
         assert runtime.performed == []
         runtime.replica.follower_fetched(partition, TWO, -1, 1, 0)
         await trio.sleep(1)
-        assert runtime.performed == [(0, 0, "put b'k'")]
+        assert runtime.performed == [(0, 0, "put b'k'", 1)]
 
 
 async def test_the_effect_follows_the_commit_before_any_deadline(
@@ -317,7 +317,7 @@ async def test_the_effect_follows_the_commit_before_any_deadline(
         assert await code_of(runtime, "put", b"k", b"1") is ErrorCode.COORDINATOR_NOT_AVAILABLE
         runtime.replica.follower_fetched(partition, TWO, -1, 1, 0)
         await trio.sleep(1)
-        assert runtime.performed == [(0, 0, "put b'k'")]
+        assert runtime.performed == [(0, 0, "put b'k'", 1)]
 
 
 async def test_no_coordinator_has_the_shard_of_another_leader(tmp_path: Path) -> None:

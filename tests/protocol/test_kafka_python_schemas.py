@@ -47,6 +47,17 @@ PEER_APIS = {
     "ReportOfflineReplicas",
     "SealTransactions",
 }
+SHARE_GROUP_APIS = {
+    "ShareGroupHeartbeat",
+    "ShareGroupDescribe",
+    "ShareFetch",
+    "ShareAcknowledge",
+    "InitializeShareGroupState",
+    "ReadShareGroupState",
+    "WriteShareGroupState",
+    "DeleteShareGroupState",
+    "ReadShareGroupStateSummary",
+}
 UNKNOWN = PEER_APIS | {
     "ConsumerGroupDescribe",
     "ConsumerGroupHeartbeat",
@@ -55,6 +66,7 @@ UNKNOWN = PEER_APIS | {
     "ExpireDelegationToken",
     "RenewDelegationToken",
     "UnregisterBroker",
+    *SHARE_GROUP_APIS,
 }
 """APIs without schemas in kafka-python."""
 

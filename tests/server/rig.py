@@ -329,6 +329,7 @@ class Rig:
             batch_work=BatchWork(self.disk),
             controller=SimpleNamespace(image=self.image, controller_id=ME),
             sasl=self._sasl(entropy),
+            share=SimpleNamespace(connection_closed=lambda _: None),
         )
         self.network = MemoryNetwork()
         budget = MemoryPlan.of(self.config, memory_bytes()).connections

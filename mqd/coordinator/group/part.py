@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from mqd.coordinator.group.record_codec import encode, tombstone
 from mqd.coordinator.group.records import Key, Value
+from mqd.coordinator.group.share_records import ShareKey, ShareValue
 from mqd.coordinator.group.state import State
 from mqd.coordinator.group.timers import TimerKey
 from mqd.coordinator.shard import (
@@ -39,10 +40,10 @@ class Draft:
     records: list[CoordinatorRecord] = field(default_factory=list)
     responses: list[tuple[Ticket, Response]] = field(default_factory=list)
 
-    def write(self, key: Key, value: Value) -> None:
+    def write(self, key: Key | ShareKey, value: Value | ShareValue) -> None:
         self.records.append(encode(key, value))
 
-    def delete(self, key: Key) -> None:
+    def delete(self, key: Key | ShareKey) -> None:
         self.records.append(tombstone(key))
 
     def respond(self, ticket: Ticket, response: Response) -> None:

@@ -10,6 +10,12 @@ The kinds of records, with the fields of their keys:
     6     TargetAssignmentMetadata  group
     7     TargetAssignmentMember    group, member
     8     CurrentMemberAssignment   group, member
+    10    ShareMemberMetadata            group, member           10 to 15: share groups (KIP-932)
+    11    ShareGroupMetadata             group
+    12    ShareTargetAssignmentMetadata  group
+    13    ShareTargetAssignmentMember    group, member
+    14    ShareCurrentAssignment         group, member
+    15    SharePartitions                group
     16    RegularExpression         group, expression
 
 Keys and values are in records.py, their fields by version in record_schemas.py. Committed offsets
@@ -23,6 +29,7 @@ from typing import Any, NamedTuple
 from mqd.coordinator.group import offset_codec
 from mqd.coordinator.group.record_schemas import BY_KEY_CLASS, BY_KIND, EXPIRING_VERSION, PARTS
 from mqd.coordinator.group.records import Key, OffsetCommit, OffsetCommitKey, Value
+from mqd.coordinator.group.share_records import ShareKey, ShareValue
 from mqd.coordinator.record_format import decode_record
 from mqd.coordinator.shard import CoordinatorRecord
 from mqd.types import NO_TIMESTAMP
@@ -31,11 +38,11 @@ from mqd.types import NO_TIMESTAMP
 class DecodedRecord(NamedTuple):
     """A tombstone has no value."""
 
-    key: Key
-    value: Value | None
+    key: Key | ShareKey
+    value: Value | ShareValue | None
 
 
-def encode(key: Key, value: Value) -> CoordinatorRecord:
+def encode(key: Key | ShareKey, value: Value | ShareValue) -> CoordinatorRecord:
     """The record, in the version that Kafka 4.3 writes."""
     if (
         isinstance(key, OffsetCommitKey)
@@ -52,7 +59,7 @@ def encode(key: Key, value: Value) -> CoordinatorRecord:
     return encode_as_declared(key, value)
 
 
-def encode_as_declared(key: Key, value: Value) -> CoordinatorRecord:
+def encode_as_declared(key: Key | ShareKey, value: Value | ShareValue) -> CoordinatorRecord:
     """As `encode`, by the schemas only."""
     found = BY_KEY_CLASS[type(key)]
     assert type(value) is found.value_class, (key, value)
@@ -62,7 +69,7 @@ def encode_as_declared(key: Key, value: Value) -> CoordinatorRecord:
     return found.encode(key, value, version)
 
 
-def tombstone(key: Key) -> CoordinatorRecord:
+def tombstone(key: Key | ShareKey) -> CoordinatorRecord:
     """The record that deletes the key."""
     if isinstance(key, OffsetCommitKey):
         return CoordinatorRecord(offset_codec.encode_key(key.group, key.topic, key.partition), None)
@@ -70,8 +77,8 @@ def tombstone(key: Key) -> CoordinatorRecord:
 
 
 def decode(record: CoordinatorRecord) -> DecodedRecord:
-    """The key and value of a record. RecordFormatError for an unknown kind (share and streams
-    groups) or version, and for other bytes that cannot be decoded."""
+    """The key and value of a record. RecordFormatError for an unknown kind (streams groups)
+    or version, and for other bytes that cannot be decoded."""
     key = offset_codec.decode_key(record.key)
     if key is not None:
         if record.value is None:

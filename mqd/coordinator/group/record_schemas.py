@@ -35,6 +35,22 @@ from mqd.coordinator.group.records import (
     TopicMetadata,
     TopicPartitions,
 )
+from mqd.coordinator.group.share_records import (
+    DeletingTopic,
+    ShareCurrentAssignment,
+    ShareCurrentAssignmentKey,
+    ShareGroupMetadata,
+    ShareGroupMetadataKey,
+    ShareMemberMetadata,
+    ShareMemberMetadataKey,
+    SharePartitions,
+    SharePartitionsKey,
+    SharePartitionsOfTopic,
+    ShareTargetAssignmentMember,
+    ShareTargetAssignmentMemberKey,
+    ShareTargetAssignmentMetadata,
+    ShareTargetAssignmentMetadataKey,
+)
 from mqd.coordinator.record_format import RecordFormat
 from mqd.protocol.schema import (
     BYTES,
@@ -60,6 +76,13 @@ PARTS: Final[dict[type, dict[str, type]]] = {
         "assigned_partitions": OwnedPartitions,
         "partitions_pending_revocation": OwnedPartitions,
     },
+    ShareTargetAssignmentMember: {"topic_partitions": TopicPartitions},
+    ShareCurrentAssignment: {"assigned_partitions": TopicPartitions},
+    SharePartitions: {
+        "initializing_topics": SharePartitionsOfTopic,
+        "initialized_topics": SharePartitionsOfTopic,
+        "deleting_topics": DeletingTopic,
+    },
 }
 """The classes of the structures in a value, by the name of the field."""
 
@@ -77,6 +100,9 @@ class GroupRecordFormat(RecordFormat):
 _GROUP_ID = field("group_id", STRING)
 _MEMBER_ID = field("member_id", STRING)
 _TOPIC_PARTITIONS = (field("topic_id", UUID), field("partitions", array(INT32)))
+_SHARE_PARTITIONS = array(
+    field("topic_id", UUID), field("topic_name", STRING), field("partitions", array(INT32))
+)
 _OWNED = array(*_TOPIC_PARTITIONS, field("assignment_epochs", array(INT32), tag=0, default=None))
 
 _OFFSET_COMMIT: Final = GroupRecordFormat(
@@ -214,6 +240,64 @@ _FORMATS: Final = (
             field("state", INT8),
             field("assigned_partitions", _OWNED),
             field("partitions_pending_revocation", _OWNED),
+        ),
+    ),
+    GroupRecordFormat(
+        kind=10,
+        key_class=ShareMemberMetadataKey,
+        key=message(_GROUP_ID, _MEMBER_ID),
+        value_class=ShareMemberMetadata,
+        value=message(
+            field("rack_id", STRING, nullable_since=0),
+            field("client_id", STRING),
+            field("client_host", STRING),
+            field("subscribed_topic_names", array(STRING)),
+        ),
+    ),
+    GroupRecordFormat(
+        kind=11,
+        key_class=ShareGroupMetadataKey,
+        key=message(_GROUP_ID),
+        value_class=ShareGroupMetadata,
+        value=message(field("epoch", INT32), field("metadata_hash", INT64)),
+    ),
+    GroupRecordFormat(
+        kind=12,
+        key_class=ShareTargetAssignmentMetadataKey,
+        key=message(_GROUP_ID),
+        value_class=ShareTargetAssignmentMetadata,
+        value=message(
+            field("assignment_epoch", INT32), field("assignment_timestamp", INT64, tag=0)
+        ),
+    ),
+    GroupRecordFormat(
+        kind=13,
+        key_class=ShareTargetAssignmentMemberKey,
+        key=message(_GROUP_ID, _MEMBER_ID),
+        value_class=ShareTargetAssignmentMember,
+        value=message(field("topic_partitions", array(*_TOPIC_PARTITIONS))),
+    ),
+    GroupRecordFormat(
+        kind=14,
+        key_class=ShareCurrentAssignmentKey,
+        key=message(_GROUP_ID, _MEMBER_ID),
+        value_class=ShareCurrentAssignment,
+        value=message(
+            field("member_epoch", INT32),
+            field("previous_member_epoch", INT32),
+            field("state", INT8),
+            field("assigned_partitions", array(*_TOPIC_PARTITIONS)),
+        ),
+    ),
+    GroupRecordFormat(
+        kind=15,
+        key_class=SharePartitionsKey,
+        key=message(_GROUP_ID),
+        value_class=SharePartitions,
+        value=message(
+            field("initializing_topics", _SHARE_PARTITIONS),
+            field("initialized_topics", _SHARE_PARTITIONS),
+            field("deleting_topics", array(field("topic_id", UUID), field("topic_name", STRING))),
         ),
     ),
     GroupRecordFormat(

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from mqd.types import NO_EPOCH, NO_TIMESTAMP, ZERO_UUID
 
 
-class _Fields:
+class Fields:
     """Lets a declaration encode a dataclass as it encodes a mapping."""
 
     __slots__ = ()
@@ -32,14 +32,14 @@ class _Fields:
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetCommitKey(_Fields):
+class OffsetCommitKey(Fields):
     group: str
     topic: str
     partition: int
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetCommit(_Fields):
+class OffsetCommit(Fields):
     """Version 4, or version 1 if the offset has its own expiry (OffsetCommit v2 to v4)."""
 
     offset: int
@@ -58,12 +58,12 @@ class OffsetCommit(_Fields):
 
 
 @dataclass(frozen=True, slots=True)
-class GroupMetadataKey(_Fields):
+class GroupMetadataKey(Fields):
     group: str
 
 
 @dataclass(frozen=True, slots=True)
-class ClassicMember(_Fields):
+class ClassicMember(Fields):
     """One member of a classic group (Kafka's MemberMetadata)."""
 
     member_id: str
@@ -80,7 +80,7 @@ class ClassicMember(_Fields):
 
 
 @dataclass(frozen=True, slots=True)
-class GroupMetadata(_Fields):
+class GroupMetadata(Fields):
     """Written as version 3."""
 
     protocol_type: str
@@ -97,41 +97,41 @@ class GroupMetadata(_Fields):
 
 
 @dataclass(frozen=True, slots=True)
-class _GroupKey(_Fields):
+class GroupKey(Fields):
     group_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class _MemberKey(_Fields):
+class MemberKey(Fields):
     group_id: str
     member_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerGroupMetadataKey(_GroupKey):
+class ConsumerGroupMetadataKey(GroupKey):
     pass
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerGroupMetadata(_Fields):
+class ConsumerGroupMetadata(Fields):
     epoch: int
     metadata_hash: int = 0
     """The hash of all topics that the group is subscribed to (KIP-1101): a signed 64-bit number."""
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionMetadataKey(_GroupKey):
+class PartitionMetadataKey(GroupKey):
     pass
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionRacks(_Fields):
+class PartitionRacks(Fields):
     partition: int
     racks: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class TopicMetadata(_Fields):
+class TopicMetadata(Fields):
     topic_id: uuid.UUID
     topic_name: str
     num_partitions: int
@@ -139,25 +139,25 @@ class TopicMetadata(_Fields):
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionMetadata(_Fields):
+class PartitionMetadata(Fields):
     """Kafka 4.0 wrote it; since then the hash in ConsumerGroupMetadata replaces it."""
 
     topics: tuple[TopicMetadata, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class MemberMetadataKey(_MemberKey):
+class MemberMetadataKey(MemberKey):
     pass
 
 
 @dataclass(frozen=True, slots=True)
-class ClassicProtocol(_Fields):
+class ClassicProtocol(Fields):
     name: str
     metadata: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class ClassicMemberMetadata(_Fields):
+class ClassicMemberMetadata(Fields):
     """The JoinGroup request of a member of a consumer group that speaks the classic protocol."""
 
     session_timeout_ms: int
@@ -165,7 +165,7 @@ class ClassicMemberMetadata(_Fields):
 
 
 @dataclass(frozen=True, slots=True)
-class MemberMetadata(_Fields):
+class MemberMetadata(Fields):
     instance_id: str | None
     rack_id: str | None
     client_id: str
@@ -178,35 +178,35 @@ class MemberMetadata(_Fields):
 
 
 @dataclass(frozen=True, slots=True)
-class TargetAssignmentMetadataKey(_GroupKey):
+class TargetAssignmentMetadataKey(GroupKey):
     pass
 
 
 @dataclass(frozen=True, slots=True)
-class TargetAssignmentMetadata(_Fields):
+class TargetAssignmentMetadata(Fields):
     assignment_epoch: int
     assignment_timestamp: int = 0
     """Wall time in milliseconds at which the assignment was computed (KIP-1263); 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
-class TargetAssignmentMemberKey(_MemberKey):
+class TargetAssignmentMemberKey(MemberKey):
     pass
 
 
 @dataclass(frozen=True, slots=True)
-class TopicPartitions(_Fields):
+class TopicPartitions(Fields):
     topic_id: uuid.UUID
     partitions: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class TargetAssignmentMember(_Fields):
+class TargetAssignmentMember(Fields):
     topic_partitions: tuple[TopicPartitions, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class CurrentMemberAssignmentKey(_MemberKey):
+class CurrentMemberAssignmentKey(MemberKey):
     pass
 
 
@@ -218,7 +218,7 @@ class OwnedPartitions(TopicPartitions):
 
 
 @dataclass(frozen=True, slots=True)
-class CurrentMemberAssignment(_Fields):
+class CurrentMemberAssignment(Fields):
     member_epoch: int
     previous_member_epoch: int
     state: int
@@ -228,13 +228,13 @@ class CurrentMemberAssignment(_Fields):
 
 
 @dataclass(frozen=True, slots=True)
-class RegularExpressionKey(_Fields):
+class RegularExpressionKey(Fields):
     group_id: str
     regular_expression: str
 
 
 @dataclass(frozen=True, slots=True)
-class RegularExpression(_Fields):
+class RegularExpression(Fields):
     """The topics that match an expression in one version of the metadata, and when it was resolved
     (wall time in milliseconds)."""
 

@@ -3,6 +3,7 @@ to its parts.
 
     classic.py        classic groups: the leader of the group assigns partitions
     consumer.py       consumer groups: the coordinator assigns partitions (KIP-848)
+    share.py          share groups: members share partitions (KIP-932)
     classic_calls.py  passes JoinGroup, SyncGroup, Heartbeat and LeaveGroup to one of the two
     offsets.py        commits; offset_fetch.py reads, offset_deletion.py deletes
     listing.py        ListGroups, DescribeGroups, DeleteGroups
@@ -30,6 +31,7 @@ from mqd.coordinator.group.offsets import ENDED, Offsets
 from mqd.coordinator.group.part import Expire, Handler, Part, Replay
 from mqd.coordinator.group.record_codec import decode
 from mqd.coordinator.group.requests import check
+from mqd.coordinator.group.share import ShareGroups
 from mqd.coordinator.group.state import Group, State, group_bytes
 from mqd.coordinator.shard import (
     NO_PRODUCER,
@@ -83,6 +85,7 @@ class GroupShard:
             self.classic,
             self.consumer,
             ClassicCalls(self.state, self.classic, self.consumer),
+            ShareGroups(self.state),
             Listing(self.state, self.offset_deletion),
             self.offsets,
             self._offset_fetches,

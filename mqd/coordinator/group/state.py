@@ -33,7 +33,7 @@ class Group(Protocol):
     group_id: str
 
     @property
-    def type_name(self) -> Literal["classic", "consumer"]: ...
+    def type_name(self) -> Literal["classic", "consumer", "share"]: ...
 
     @property
     def protocol_type(self) -> str | None:

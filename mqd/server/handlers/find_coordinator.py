@@ -16,15 +16,18 @@ from mqd.coordinator.partitioning import partition_for
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import COORDINATOR_KEY_BYTES_MAX
 from mqd.security.acls import Operation, ResourceType
-from mqd.server.authorization import require
+from mqd.server.authorization import require, require_cluster
 from mqd.server.context import Context
+from mqd.server.share_state import parse_coordinator_key
 from mqd.server.slices import KEY_CHARS_A_ROW, listed_in_slices
-from mqd.types import GROUPS_TOPIC, TRANSACTIONS_TOPIC
+from mqd.types import GROUPS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 
 GROUP = 0
 TRANSACTION = 1
+SHARE = 2
 
-_TOPICS = {GROUP: GROUPS_TOPIC, TRANSACTION: TRANSACTIONS_TOPIC}
+_TOPICS = {GROUP: GROUPS_TOPIC, TRANSACTION: TRANSACTIONS_TOPIC, SHARE: SHARE_STATE_TOPIC}
+_SHARE_FROM = 6
 _SEVERAL_FROM = 4
 
 
@@ -75,6 +78,8 @@ def _check_authorized(context: Context, key: str, key_type: int) -> None:
         require(context, Operation.DESCRIBE, ResourceType.GROUP, key)
     elif key_type == TRANSACTION:
         require(context, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, key)
+    elif key_type == SHARE:
+        require_cluster(context, Operation.CLUSTER_ACTION)
 
 
 def find(context: Context, key: str, key_type: int) -> BrokerImage:
@@ -88,8 +93,14 @@ def find(context: Context, key: str, key_type: int) -> BrokerImage:
     if name is None:
         raise MqError(
             ErrorCode.INVALID_REQUEST,
-            f"There is no coordinator for keys of type {key_type}; groups are 0, transactions 1.",
+            f"There is no coordinator for keys of type {key_type}; groups are 0, transactions 1, "
+            "share partitions 2.",
         )
+    if key_type == SHARE:
+        if context.header.api_version < _SHARE_FROM:
+            raise MqError(ErrorCode.INVALID_REQUEST, "Share partitions need version 6.")
+        if parse_coordinator_key(key) is None:
+            raise MqError(ErrorCode.INVALID_REQUEST, f"Not a share partition: {key!r}.")
     if len(key.encode()) > COORDINATOR_KEY_BYTES_MAX:
         raise MqError(
             ErrorCode.INVALID_REQUEST,

@@ -1,0 +1,52 @@
+"""DeleteShareGroupState (key 86): deletes the state of share partitions at their share coordinator
+(KIP-932). A client needs CLUSTER_ACTION.
+
+v0  flexible
+"""
+
+from __future__ import annotations
+
+from mqd.protocol.schema import INT16, INT32, STRING, TEXT, UUID, Api, array, field, message
+
+REQUEST = message(
+    field("group_id", STRING),
+    field(
+        "topics",
+        array(
+            field("topic_id", UUID),
+            field(
+                "partitions",
+                array(
+                    field("partition", INT32),
+                ),
+            ),
+        ),
+    ),
+)
+
+RESPONSE = message(
+    field(
+        "results",
+        array(
+            field("topic_id", UUID),
+            field(
+                "partitions",
+                array(
+                    field("partition", INT32),
+                    field("error_code", INT16),
+                    field("error_message", TEXT, nullable_since=0, default=None),
+                ),
+            ),
+        ),
+    ),
+)
+
+API = Api(
+    key=86,
+    name="DeleteShareGroupState",
+    versions=(0, 0),
+    advertised=(0, 0),
+    flexible_from=0,
+    request=REQUEST,
+    response=RESPONSE,
+)

@@ -1,0 +1,173 @@
+"""What ShareFetch and ShareAcknowledge have in common: sessions, acknowledgements, and the rows of
+partitions (KIP-932).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import trio
+
+from mqd.errors import ErrorCode, MqError
+from mqd.replica.partition import Partition
+from mqd.security.acls import Operation, ResourceType
+from mqd.server.authorization import is_authorized, refusal
+from mqd.server.context import Context
+from mqd.server.partitions import current_leader, endpoints, unknown_partition
+from mqd.share.ports import ShareKey
+from mqd.share.service import LedSharePartition
+from mqd.share.sessions import Place, SessionKey
+from mqd.share.share_partition import Acknowledgement, AcknowledgeType
+from mqd.types import NO_EPOCH, NO_NODE, TopicPartition
+
+Batches = dict[Place, list[Acknowledgement]]
+
+_NO_LEADER: Final = {"leader_id": NO_NODE, "leader_epoch": NO_EPOCH}
+
+
+def session_key(request: Any) -> SessionKey:
+    """Raises MqError INVALID_REQUEST without a group id or a member id."""
+    if not request.group_id:
+        raise MqError(ErrorCode.INVALID_GROUP_ID)
+    if not request.member_id:
+        raise MqError(ErrorCode.INVALID_REQUEST, "MemberId can't be empty.")
+    return SessionKey(request.group_id, request.member_id)
+
+
+def acknowledgements_of(request: Any, *, renews: bool) -> Batches:
+    """The acknowledgements of a request. Raises MqError INVALID_REQUEST for invalid ones.
+
+    `renews`: whether the request says that it renews locks (KIP-1222).
+    """
+    found: Batches = {}
+    for topic in request.topics:
+        for one in topic.partitions:
+            if not one.acknowledgement_batches:
+                continue
+            batches = found.setdefault(Place(topic.topic_id, one.partition_index), [])
+            before = batches[-1].last_offset if batches else -1
+            for row in one.acknowledgement_batches:
+                _check(row, before, renews=renews)
+                before = row.last_offset
+                batches.append(
+                    Acknowledgement(row.first_offset, row.last_offset, list(row.acknowledge_types))
+                )
+    return found
+
+
+def _check(row: Any, before: int, *, renews: bool) -> None:
+    count = row.last_offset - row.first_offset + 1
+    types = row.acknowledge_types
+    most = AcknowledgeType.RENEW if renews else AcknowledgeType.REJECT
+    if row.first_offset <= before or count < 1:
+        raise MqError(
+            ErrorCode.INVALID_REQUEST, "Acknowledgement batches overlap or are not in order."
+        )
+    if len(types) not in (1, count):
+        raise MqError(
+            ErrorCode.INVALID_REQUEST,
+            "A batch has one acknowledge type, or one for each of its records.",
+        )
+    if any(not AcknowledgeType.GAP <= kind <= most for kind in types):
+        raise MqError(ErrorCode.INVALID_REQUEST, "An acknowledge type is unknown.")
+
+
+class Leading:
+    """The share partitions of one request, and the errors of others."""
+
+    def __init__(self, context: Context, group_id: str) -> None:
+        self._context = context
+        self._group_id = group_id
+        self._leaders: set[int] = set()
+
+    async def led(self, place: Place) -> LedSharePartition:
+        """Raises MqError."""
+        return await self._context.node.share.led(
+            ShareKey(self._group_id, *place), self._partition(place)
+        )
+
+    def _partition(self, place: Place) -> Partition:
+        node = self._context.node
+        topic = node.image.topics_by_id.get(place.topic_id)
+        if topic is None:
+            raise MqError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+        if not is_authorized(self._context, Operation.READ, ResourceType.TOPIC, topic.name):
+            raise refusal(ResourceType.TOPIC)
+        partition = node.replica.get(TopicPartition(topic.name, place.partition))
+        if partition is None:
+            raise unknown_partition(node, topic.name.encode(), None, place.partition)
+        if not partition.serves:
+            raise partition.not_leader()
+        return partition
+
+    def leader_of(self, place: Place, error: MqError) -> Mapping[str, Any]:
+        """The current leader for the row of a partition with an error (KIP-951)."""
+        if error.code not in (
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            ErrorCode.FENCED_LEADER_EPOCH,
+        ):
+            return _NO_LEADER
+        node = self._context.node
+        topic = node.image.topics_by_id.get(place.topic_id)
+        partition = None
+        if topic is not None:
+            partition = node.replica.get(TopicPartition(topic.name, place.partition))
+        found = current_leader(
+            node, partition, topic_id=place.topic_id.bytes, index=place.partition
+        )
+        if found is None:
+            return _NO_LEADER
+        self._leaders.add(found[0])
+        return {"leader_id": found[0], "leader_epoch": found[1]}
+
+    def endpoints(self) -> list[dict[str, Any]]:
+        """The addresses of the leaders that the rows name."""
+        found = endpoints(self._context.node, self._leaders, self._context.client_listener)
+        return [
+            {"node_id": node_id, "host": host, "port": port, "rack": rack}
+            for node_id, host, port, rack in found
+        ]
+
+    async def acknowledge(self, member_id: str, batches: Batches) -> dict[Place, MqError | None]:
+        """Acknowledge in all partitions at once. Returns the error of each."""
+        results: dict[Place, MqError | None] = {}
+
+        async def acknowledge_one(place: Place, rows: list[Acknowledgement]) -> None:
+            try:
+                led = await self.led(place)
+                await self._context.node.share.acknowledge(led, member_id, rows)
+            except MqError as error:
+                results[place] = client_error(error)
+            else:
+                results[place] = None
+
+        if len(batches) == 1:
+            [(place, rows)] = batches.items()
+            await acknowledge_one(place, rows)
+            return results
+        async with trio.open_nursery() as nursery:
+            for place, rows in batches.items():
+                nursery.start_soon(acknowledge_one, place, rows)
+        return {place: results[place] for place in batches}
+
+
+def client_error(error: MqError) -> MqError:
+    """Errors of the share coordinator, as a client of the partition's leader gets them."""
+    if error.code in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH):
+        return MqError(ErrorCode.NOT_LEADER_OR_FOLLOWER, error.message)
+    if error.code in (
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ):
+        return MqError(ErrorCode.UNKNOWN_SERVER_ERROR, error.message)
+    return error
+
+
+def by_topic(rows: Iterable[tuple[Place, dict[str, Any]]]) -> list[dict[str, Any]]:
+    """The topics of a response, each with the rows of its partitions."""
+    topics: dict[Any, list[dict[str, Any]]] = {}
+    for place, row in rows:
+        topics.setdefault(place.topic_id, []).append({"partition_index": place.partition, **row})
+    return [{"topic_id": topic_id, "partitions": found} for topic_id, found in topics.items()]

@@ -1,0 +1,53 @@
+"""Which record batches of fetched bytes a share group gets. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from mqd.protocol.batch import iterate_batches
+from mqd.protocol.markers import parse_end_marker
+from mqd.types import Offset
+
+
+class ReadBatch(NamedTuple):
+    """One batch, at these positions of the bytes."""
+
+    start: int
+    end: int
+    first_offset: Offset
+    last_offset: Offset
+    is_aborted: bool
+    """Whether it is of an aborted transaction, and the group reads committed records only."""
+
+
+def read_batches(
+    data: bytes | memoryview, aborted: Iterable[tuple[int, Offset]] | None
+) -> list[ReadBatch]:
+    """The batches in `data`. `aborted`: producer id and first offset of the aborted transactions
+    among them; None if the group reads uncommitted records, too.
+    """
+    view = memoryview(data)
+    transactions: defaultdict[int, deque[Offset]] = defaultdict(deque)
+    for producer_id, first_offset in aborted or ():
+        transactions[producer_id].append(first_offset)
+    open_aborted: set[int] = set()
+    found = []
+    for start, size, header in iterate_batches(view):
+        producer_id, is_aborted = header.producer_id, False
+        if aborted is not None and header.is_transactional:
+            begins = transactions.get(producer_id)
+            while begins and begins[0] <= header.last_offset:
+                begins.popleft()
+                open_aborted.add(producer_id)
+            if header.is_control:
+                marker = parse_end_marker(view, start)
+                if marker is not None and not marker.committed:
+                    open_aborted.discard(producer_id)
+            else:
+                is_aborted = producer_id in open_aborted
+        found.append(
+            ReadBatch(start, start + size, header.base_offset, header.last_offset, is_aborted)
+        )
+    return found

@@ -1,0 +1,235 @@
+"""The delivery states of the records of one share partition (KIP-932), by ranges of offsets. Pure.
+
+The ranges are in order and without gaps: from the start offset to the end offset, which is the
+first offset that was never acquired. Neighbours with the same state are one range, so records that
+are done cost one range, however many they are. Only unfinished records between finished ones
+cost memory: RANGE_BYTES for each range.
+
+Invariant: a record is in one range, so at most one member has acquired it. A record that is
+ACKNOWLEDGED or ARCHIVED never changes its state again.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from mqd.types import Offset
+
+RANGE_BYTES: Final = 200
+"""Memory of one range, with its places in the lists."""
+NO_DEADLINE: Final = 0.0
+
+
+class RecordState(IntEnum):
+    """Kafka's numbers, which are in requests and records of the share coordinator."""
+
+    AVAILABLE = 0
+    ACQUIRED = 1
+    ACKNOWLEDGED = 2
+    ARCHIVED = 4
+
+
+DONE: Final = frozenset({RecordState.ACKNOWLEDGED, RecordState.ARCHIVED})
+"""States in which a record is never delivered again."""
+
+
+class Batch(NamedTuple):
+    """Records with one state, as the share coordinator stores them."""
+
+    first_offset: Offset
+    last_offset: Offset
+    state: RecordState
+    delivery_count: int
+
+
+@dataclass(slots=True)
+class Range:
+    """Records from the key of the range to `last` that have the same state."""
+
+    last: Offset
+    state: RecordState
+    delivery_count: int = 0
+    """How many times they were acquired."""
+    member_id: str = ""
+    """The member that has acquired them."""
+    deadline: float = NO_DEADLINE
+    """Monotonic seconds at which the acquisition lock ends."""
+    next_state: RecordState | None = None
+    """The state that the share coordinator stores now. Until it has, no other change begins."""
+
+    def continues(self, other: Range) -> bool:
+        """Whether the records after `other` are in the same state."""
+        return (
+            self.state is other.state
+            and self.delivery_count == other.delivery_count
+            and self.member_id == other.member_id
+            and self.deadline == other.deadline
+            and self.next_state is other.next_state
+        )
+
+    def copy(self, last: Offset) -> Range:
+        return Range(
+            last, self.state, self.delivery_count, self.member_id, self.deadline, self.next_state
+        )
+
+
+class RecordStates:
+    """The ranges of one share partition."""
+
+    def __init__(self, start_offset: Offset) -> None:
+        self.start_offset = start_offset
+        """Kafka's SPSO: all records before it are done."""
+        self._firsts: list[Offset] = []
+        self._ranges: list[Range] = []
+        """The range that begins at each of `_firsts`."""
+        self._available: list[Offset] = []
+        """A heap of offsets that became available. An entry may be out of date."""
+
+    def __len__(self) -> int:
+        return len(self._ranges)
+
+    def __iter__(self) -> Iterator[tuple[Offset, Range]]:
+        return zip(self._firsts, self._ranges)
+
+    @property
+    def end_offset(self) -> Offset:
+        """The first offset that was never acquired."""
+        return self._ranges[-1].last + 1 if self._ranges else self.start_offset
+
+    @property
+    def size(self) -> int:
+        """Bytes in memory."""
+        return RANGE_BYTES * len(self._ranges)
+
+    def next_available(self) -> Offset | None:
+        """The first available record before the end offset."""
+        heap = self._available
+        while heap:
+            offset = heap[0]
+            position = self._position_of(offset)
+            if position is not None and self._ranges[position].state is RecordState.AVAILABLE:
+                return offset
+            heapq.heappop(heap)
+        return None
+
+    def within(self, first: Offset, last: Offset) -> list[tuple[Offset, Range]]:
+        """The ranges from `first` to `last`, both included, cut at both ends. Neither changes."""
+        found = []
+        position = max(0, bisect_right(self._firsts, first) - 1)
+        while position < len(self._ranges) and self._firsts[position] <= last:
+            begin, one = self._firsts[position], self._ranges[position]
+            if one.last >= first:
+                found.append((max(begin, first), one.copy(min(one.last, last))))
+            position += 1
+        return found
+
+    def put(self, first: Offset, new: Range) -> None:
+        """Replace the state of the records from `first` to `new.last`, which begin at most at the
+        end offset."""
+        assert self.start_offset <= first <= new.last, (self.start_offset, first, new)
+        assert first <= self.end_offset, (first, self.end_offset)
+        if first == self.end_offset:
+            position = len(self._ranges)
+        else:
+            position = self._split(first)
+            end = len(self._ranges)
+            if new.last < self._ranges[-1].last:
+                end = self._split(new.last + 1)
+            del self._firsts[position:end]
+            del self._ranges[position:end]
+        self._firsts.insert(position, first)
+        self._ranges.insert(position, new)
+        if new.state is RecordState.AVAILABLE:
+            heapq.heappush(self._available, first)
+        if position + 1 < len(self._ranges):
+            self._join(position + 1)
+        if position:
+            self._join(position)
+
+    def store(self, batch: Batch) -> None:
+        """Take over the state of a batch. Its records before the start offset are ignored. Records
+        between the end offset and the batch are available.
+        """
+        first = max(batch.first_offset, self.start_offset)
+        if first > batch.last_offset:
+            return
+        if first > self.end_offset:
+            self.put(self.end_offset, Range(first - 1, RecordState.AVAILABLE))
+        count = 0 if batch.state in DONE else batch.delivery_count
+        self.put(first, Range(batch.last_offset, batch.state, count))
+
+    def batches(self) -> tuple[Batch, ...]:
+        """All states, without records that were never delivered."""
+        return tuple(
+            Batch(first, one.last, one.state, one.delivery_count)
+            for first, one in self
+            if one.delivery_count or one.state is not RecordState.AVAILABLE
+        )
+
+    def advance(self) -> bool:
+        """Move the start offset behind records that are done. Returns whether it moved."""
+        if not self._ranges or self._ranges[0].state not in DONE:
+            return False
+        position = 0
+        while position < len(self._ranges) and self._ranges[position].state in DONE:
+            self.start_offset = self._ranges[position].last + 1
+            position += 1
+        del self._firsts[:position]
+        del self._ranges[:position]
+        return True
+
+    def remove_before(self, offset: Offset) -> bool:
+        """The log no longer has the records before `offset`. Returns whether the start offset
+        moved."""
+        if offset <= self.start_offset:
+            return False
+        if offset >= self.end_offset:
+            self._firsts.clear()
+            self._ranges.clear()
+        else:
+            position = self._split(offset)
+            del self._firsts[:position]
+            del self._ranges[:position]
+        self.start_offset = offset
+        self.advance()
+        return True
+
+    def done_after_start(self) -> int:
+        """How many records after the start offset are done."""
+        return sum(one.last - first + 1 for first, one in self if one.state in DONE)
+
+    # -- internals
+
+    def _position_of(self, offset: Offset) -> int | None:
+        """The position of the range with this offset."""
+        position = bisect_right(self._firsts, offset) - 1
+        if position < 0 or self._ranges[position].last < offset:
+            return None
+        return position
+
+    def _split(self, offset: Offset) -> int:
+        """Let a range begin at `offset`, which is in one. Returns its position."""
+        position = self._position_of(offset)
+        assert position is not None, offset
+        if self._firsts[position] == offset:
+            return position
+        whole = self._ranges[position]
+        self._firsts.insert(position + 1, offset)
+        self._ranges.insert(position + 1, whole.copy(whole.last))
+        whole.last = offset - 1
+        if whole.state is RecordState.AVAILABLE:
+            heapq.heappush(self._available, offset)
+        return position + 1
+
+    def _join(self, position: int) -> None:
+        """Join the range with the one before it if both are in the same state."""
+        before, after = self._ranges[position - 1], self._ranges[position]
+        if after.continues(before):
+            before.last = after.last
+            del self._firsts[position]
+            del self._ranges[position]

@@ -1,0 +1,461 @@
+"""The share partitions that this node leads (KIP-932): loads their state, reads and acquires
+records for members, stores what they acknowledge, and ends acquisition locks.
+
+share_partition.py decides, the share coordinator stores (ports.Persister). A write has all changes
+of a share partition that came while the write before it was in flight. An acknowledgement is
+returned when it is stored, so that it survives the next leader. A share partition is dropped when
+the leadership ends, and when the coordinator refuses a write: the next request loads it again.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import trio
+
+from mqd.errors import ErrorCode, MqError
+from mqd.io.clock import Clock
+from mqd.io.disk import Disk
+from mqd.limits import KIB, MIB
+from mqd.log.service import LogService
+from mqd.replica.partition import Partition
+from mqd.replica.service import ReplicaService
+from mqd.replica.waiters import FetchWaiter
+from mqd.resource_configs import AUTO_OFFSET_RESET, EARLIEST, LATEST, parse_offset_reset
+from mqd.share.ports import GroupOption, Persister, ShareKey
+from mqd.share.reading import ReadBatch, read_batches
+from mqd.share.record_states import Batch, RecordState
+from mqd.share.sessions import ShareSession, ShareSessions
+from mqd.share.share_partition import (
+    Acknowledgement,
+    AcquiredRecords,
+    Limits,
+    SharePartition,
+    Update,
+)
+from mqd.types import NO_OFFSET, Offset
+
+logger = logging.getLogger(__name__)
+
+STATE_BYTES_MAX: Final = 2 * MIB
+"""Memory of the states of one share partition: about 10,000 unfinished records between finished
+ones."""
+_READ_BYTES_MAX: Final = MIB
+"""Read from one partition for one fetch."""
+_READ_BYTES_MIN: Final = 64 * KIB
+_BATCHES_PER_WRITE: Final = 5_000
+_REFUSED_FOR_GOOD = frozenset(
+    {
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.FENCED_STATE_EPOCH,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+"""Errors of a write after which the share partition must be loaded again."""
+
+OffsetForTime = Callable[[Partition, int], Awaitable[Offset | None]]
+"""The first committed offset with this timestamp (ms) or later; None if there is none."""
+
+
+class FetchLimits(NamedTuple):
+    """What one fetch may acquire."""
+
+    max_records: int
+    max_bytes: int
+    batch_size: int
+    exact: bool
+    """Whether `max_records` also ends within a batch (KIP-1206)."""
+
+
+class Acquired(NamedTuple):
+    """Records that a fetch has acquired from one partition."""
+
+    records: bytes
+    """Whole batches. They may have records that were not acquired."""
+    rows: list[AcquiredRecords]
+
+    @property
+    def record_count(self) -> int:
+        return sum(one.last_offset - one.first_offset + 1 for one in self.rows)
+
+
+class _Write:
+    """Changes that wait until the share coordinator has stored them."""
+
+    def __init__(self, update: Update) -> None:
+        self.update = update
+        self.done = trio.Event()
+        self.error: MqError | None = None
+
+
+@dataclass(eq=False)
+class LedSharePartition:
+    """A share partition that this node leads in one leader epoch."""
+
+    key: ShareKey
+    partition: Partition
+    leader_epoch: int
+    core: SharePartition | None = None
+    """None until it is loaded."""
+    state_epoch: int = 0
+    loaded: trio.Event = field(default_factory=trio.Event)
+    load_error: MqError | None = None
+    writes: list[_Write] = field(default_factory=list)
+    is_writing: bool = False
+    waiters: dict[FetchWaiter, None] = field(default_factory=dict)
+    """Fetches that wait for available records."""
+
+    @property
+    def is_current(self) -> bool:
+        return self.partition.serves and self.partition.leader_epoch == self.leader_epoch
+
+
+class ShareService:
+    """All share partitions and share sessions of one node."""
+
+    def __init__(
+        self,
+        *,
+        replica: ReplicaService,
+        logs: LogService,
+        disk: Disk,
+        clock: Clock,
+        persister: Persister,
+        option: GroupOption,
+        offset_for_time: OffsetForTime,
+        sessions_max: int,
+    ) -> None:
+        self.sessions = ShareSessions(sessions_max)
+        self._replica = replica
+        self._logs = logs
+        self._disk = disk
+        self._clock = clock
+        self._persister = persister
+        self._option = option
+        self._offset_for_time = offset_for_time
+        self._led: dict[ShareKey, LedSharePartition] = {}
+        self._nursery: trio.Nursery | None = None
+        self._earlier_deadline = trio.Event()
+        self._expires_at = math.inf
+
+    async def run(self) -> None:
+        """Own the tasks of share partitions, and end acquisition locks; until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            while True:
+                self._expire()
+                earlier = self._earlier_deadline = trio.Event()
+                with trio.move_on_after(max(0.0, self._expires_at - self._clock.monotonic())):
+                    await earlier.wait()
+
+    # -- leadership --------------------------------------------------------------------------------
+
+    def role_changed(self, partition: Partition) -> None:
+        """The leadership of a partition on this node has changed: drop its share partitions."""
+        for led in [one for one in self._led.values() if one.partition is partition]:
+            if not led.is_current:
+                self._drop(led)
+
+    async def led(self, key: ShareKey, partition: Partition) -> LedSharePartition:
+        """The share partition, loaded. Raises MqError."""
+        led = self._led.get(key)
+        if led is None or led.partition is not partition or not led.is_current:
+            if led is not None:
+                self._drop(led)
+            led = self._led[key] = LedSharePartition(key, partition, partition.leader_epoch)
+            assert self._nursery is not None
+            self._nursery.start_soon(self._load, led)
+        if led.core is None:
+            await led.loaded.wait()
+            if led.load_error is not None:
+                raise led.load_error
+        return led
+
+    def _drop(self, led: LedSharePartition) -> None:
+        if self._led.get(led.key) is led:
+            del self._led[led.key]
+        for waiter in list(led.waiters):
+            waiter.free()
+
+    async def _load(self, led: LedSharePartition) -> None:
+        try:
+            stored = await self._persister.read(led.key, led.leader_epoch)
+            start_offset = stored.start_offset
+            if start_offset == NO_OFFSET:
+                start_offset = await self._first_offset(led)
+                # Stored at once: a later leader must not begin at a later offset.
+                await self._persister.write(
+                    led.key,
+                    state_epoch=stored.state_epoch,
+                    leader_epoch=led.leader_epoch,
+                    start_offset=start_offset,
+                    done_after_start=0,
+                    batches=(),
+                )
+            led.state_epoch = stored.state_epoch
+            led.core = SharePartition.loaded(
+                start_offset, stored.batches, self._limits(led.key.group_id)
+            )
+        except MqError as error:
+            led.load_error = error
+            self._drop(led)
+        finally:
+            led.loaded.set()
+
+    async def _first_offset(self, led: LedSharePartition) -> Offset:
+        """Where a new share partition begins: `share.auto.offset.reset`."""
+        reset = parse_offset_reset(str(self._option(led.key.group_id, AUTO_OFFSET_RESET)))
+        partition = led.partition
+        if reset == EARLIEST:
+            return partition.log.log_start_offset
+        end = partition.high_watermark
+        if reset == LATEST:
+            return end
+        found = await self._offset_for_time(partition, self._clock.wall_ms() - reset)
+        return end if found is None else found
+
+    def lock_ms(self, group_id: str) -> int:
+        """How long a member may hold a record."""
+        found: int = self._option(group_id, "share.record.lock.duration.ms")
+        return found
+
+    def renews(self, group_id: str) -> bool:
+        """Whether members may renew the locks of records (KIP-1222)."""
+        found: bool = self._option(group_id, "share.renew.acknowledge.enable")
+        return found
+
+    def _limits(self, group_id: str) -> Limits:
+        option = self._option
+        return Limits(
+            delivery_count=option(group_id, "share.delivery.count.limit"),
+            record_locks=option(group_id, "share.partition.max.record.locks"),
+            lock_seconds=option(group_id, "share.record.lock.duration.ms") / 1000,
+            state_bytes=STATE_BYTES_MAX,
+        )
+
+    # -- acquire -----------------------------------------------------------------------------------
+
+    async def acquire(
+        self, led: LedSharePartition, member_id: str, limits: FetchLimits
+    ) -> Acquired | None:
+        """Acquire records for a member. None if none are available now. Raises MqError."""
+        core, partition = _core_of(led), led.partition
+        core.limits = self._limits(led.key.group_id)
+        while True:
+            if not led.is_current:
+                raise partition.not_leader()
+            core.log_start_moved(partition.log.log_start_offset)
+            offset = core.next_fetch_offset()
+            committed = self._reads_committed(led)
+            limit = partition.plan_stable_offset()
+            if not committed:
+                limit = partition.high_watermark
+            if offset is None or offset >= limit:
+                return None
+            found = self._logs.reader.read(
+                partition.log,
+                offset,
+                max_bytes=max(_READ_BYTES_MIN, min(limits.max_bytes, _READ_BYTES_MAX)),
+                limit_offset=limit,
+                min_one=True,
+            )
+            if not found.ranges:
+                return None
+            aborted = None
+            if committed:
+                aborted = [
+                    (one.producer_id, one.first_offset)
+                    for one in self._logs.reader.aborted(partition.log, offset, found.next_offset)
+                ]
+            [part] = found.ranges
+            data = await self._disk.offload(part.file.read_at, part.position, part.size)
+            if not led.is_current:
+                raise partition.not_leader()
+            acquired = self._acquire(core, member_id, data, offset, aborted, limits)
+            if acquired is not None:
+                return acquired
+            if core.next_fetch_offset() == offset:
+                return None
+
+    def _acquire(
+        self,
+        core: SharePartition,
+        member_id: str,
+        data: bytes,
+        offset: Offset,
+        aborted: list[tuple[int, Offset]] | None,
+        limits: FetchLimits,
+    ) -> Acquired | None:
+        batches = read_batches(data, aborted)
+        now = self._clock.monotonic()
+        rows = core.acquire(
+            member_id,
+            [(one.first_offset, one.last_offset) for one in batches if not one.is_aborted],
+            read_from=offset,
+            max_records=limits.max_records,
+            batch_size=limits.batch_size,
+            exact=limits.exact,
+            now=now,
+        )
+        if batches and all(one.is_aborted for one in batches):
+            core.skip(offset, batches[-1].last_offset)
+        if not rows:
+            return None
+        self._expect_deadline(core)
+        start, end = _span(batches, rows[0].first_offset, rows[-1].last_offset)
+        return Acquired(data[start:end], rows)
+
+    def _reads_committed(self, led: LedSharePartition) -> bool:
+        isolation: str = self._option(led.key.group_id, "share.isolation.level")
+        return isolation == "read_committed"
+
+    def park(self, waiter: FetchWaiter, places: Sequence[LedSharePartition]) -> None:
+        """Free `waiter` when any of these may have records for it, or at its deadline."""
+        for led in places:
+            led.waiters[waiter] = None
+        self._replica.park_fetch(waiter, [led.partition for led in places])
+
+    @staticmethod
+    def unpark(waiter: FetchWaiter, places: Sequence[LedSharePartition]) -> None:
+        for led in places:
+            led.waiters.pop(waiter, None)
+
+    # -- acknowledge -------------------------------------------------------------------------------
+
+    async def acknowledge(
+        self, led: LedSharePartition, member_id: str, acknowledgements: Sequence[Acknowledgement]
+    ) -> None:
+        """Returns when the share coordinator has stored it. Raises MqError."""
+        core = _core_of(led)
+        if not led.is_current:
+            raise led.partition.not_leader()
+        update = core.acknowledge(member_id, acknowledgements, self._clock.monotonic())
+        self._expect_deadline(core)
+        if update is None:
+            return
+        write = self._write(led, update)
+        await write.done.wait()
+        if write.error is not None:
+            raise write.error
+
+    def release(self, session: ShareSession) -> None:
+        """The session has ended: its records are available again."""
+        group_id, member_id = session.key
+        for topic_id, partition in session.places:
+            led = self._led.get(ShareKey(group_id, topic_id, partition))
+            if led is None or led.core is None:
+                continue
+            update = led.core.release_all(member_id)
+            if update is not None:
+                self._write(led, update)
+                self._wake(led)
+
+    def connection_closed(self, peer: str) -> None:
+        """The sessions of this connection have ended."""
+        for session in self.sessions.end_of_peer(peer):
+            self.release(session)
+
+    def _write(self, led: LedSharePartition, update: Update) -> _Write:
+        write = _Write(update)
+        led.writes.append(write)
+        if not led.is_writing:
+            led.is_writing = True
+            assert self._nursery is not None
+            self._nursery.start_soon(self._write_all, led)
+        return write
+
+    async def _write_all(self, led: LedSharePartition) -> None:
+        """Write the changes until none are left, several at a time."""
+        core = _core_of(led)
+        while led.writes:
+            writes: list[_Write] = []
+            batches: list[Batch] = []
+            while led.writes and len(batches) < _BATCHES_PER_WRITE:
+                writes.append(led.writes.pop(0))
+                batches.extend(writes[-1].update.batches)
+            error = await self._stored(led, writes[-1].update, batches)
+            became_available = False
+            for write in writes:
+                write.error = error
+                became_available |= core.complete(write.update, stored=error is None)
+                write.done.set()
+            if became_available:
+                self._wake(led)
+            self._expect_deadline(core)
+        led.is_writing = False
+
+    async def _stored(
+        self, led: LedSharePartition, last: Update, batches: Sequence[Batch]
+    ) -> MqError | None:
+        """Have the share coordinator store these batches. Returns its error."""
+        try:
+            await self._persister.write(
+                led.key,
+                state_epoch=led.state_epoch,
+                leader_epoch=led.leader_epoch,
+                start_offset=last.start_offset,
+                done_after_start=last.done_after_start,
+                batches=batches,
+            )
+        except MqError as error:
+            logger.warning(
+                "cannot store the state of a share partition group=%s partition=%s reason=%s",
+                led.key.group_id,
+                led.partition.assignment.topic_partition,
+                error,
+            )
+            if error.code in _REFUSED_FOR_GOOD:
+                self._drop(led)
+            return error
+        return None
+
+    @staticmethod
+    def _wake(led: LedSharePartition) -> None:
+        for waiter in list(led.waiters):
+            waiter.free()
+
+    # -- locks -------------------------------------------------------------------------------------
+
+    def _expect_deadline(self, core: SharePartition) -> None:
+        deadline = core.next_deadline()
+        if deadline is not None and deadline < self._expires_at:
+            self._earlier_deadline.set()
+
+    def _expire(self) -> None:
+        """End the locks whose time is over, and find the next deadline."""
+        now, expires_at = self._clock.monotonic(), math.inf
+        for led in list(self._led.values()):
+            if led.core is None:
+                continue
+            update = led.core.expire(now)
+            if update is not None:
+                logger.debug(
+                    "acquisition locks expired group=%s partition=%s batches=%d",
+                    led.key.group_id,
+                    led.partition.assignment.topic_partition,
+                    len(update.batches),
+                )
+                self._write(led, update)
+                if any(one.state is RecordState.AVAILABLE for one in update.batches):
+                    self._wake(led)
+            deadline = led.core.next_deadline()
+            if deadline is not None:
+                expires_at = min(expires_at, deadline)
+        self._expires_at = expires_at
+
+
+def _core_of(led: LedSharePartition) -> SharePartition:
+    assert led.core is not None, "it is loaded"
+    return led.core
+
+
+def _span(batches: Sequence[ReadBatch], first: Offset, last: Offset) -> tuple[int, int]:
+    """The positions of the batches with these offsets."""
+    start = next(one.start for one in batches if one.last_offset >= first)
+    end = next(one.end for one in reversed(batches) if one.first_offset <= last)
+    return start, end

@@ -1,0 +1,389 @@
+"""One share partition as its leader has it (KIP-932): which member has acquired which records, and
+which records are done. Pure.
+
+Members acquire records for a time, and acknowledge them. What an acknowledgement changes is stored
+by the share coordinator first (`Update`), and applies afterwards. Records whose lock ends, or whose
+member leaves, are available again at once: the coordinator is told later. A new leader begins with
+the stored state.
+
+Invariants: at most one member has acquired a record at any time. A record that is done is never
+acquired again. A record is acquired at most `delivery_count_max` times, without those times that a
+member returned it by closing its session.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from mqd.errors import ErrorCode, MqError
+from mqd.share.record_states import DONE, NO_DEADLINE, Batch, Range, RecordState, RecordStates
+from mqd.types import Offset
+
+NO_MEMBER: Final = ""
+
+
+class AcknowledgeType(IntEnum):
+    """Numbers in requests."""
+
+    GAP = 0
+    """There is no record with this offset."""
+    ACCEPT = 1
+    RELEASE = 2
+    REJECT = 3
+    RENEW = 4
+    """The acquisition lock begins again (KIP-1222)."""
+
+
+_NEXT_STATES: Final = {
+    AcknowledgeType.GAP: RecordState.ARCHIVED,
+    AcknowledgeType.ACCEPT: RecordState.ACKNOWLEDGED,
+    AcknowledgeType.RELEASE: RecordState.AVAILABLE,
+    AcknowledgeType.REJECT: RecordState.ARCHIVED,
+}
+
+
+class Acknowledgement(NamedTuple):
+    """Records with acknowledge types: one for each offset, or one for all."""
+
+    first_offset: Offset
+    last_offset: Offset
+    types: Sequence[int]
+
+
+class AcquiredRecords(NamedTuple):
+    """Records that a member has acquired, with the number of their deliveries."""
+
+    first_offset: Offset
+    last_offset: Offset
+    delivery_count: int
+
+
+class Limits(NamedTuple):
+    """Bounds of a share partition, from the configuration of its group."""
+
+    delivery_count: int
+    """`group.share.delivery.count.limit`: times that a record is acquired."""
+    record_locks: int
+    """`group.share.partition.max.record.locks`: records that are acquired at one time."""
+    lock_seconds: float
+    """`share.record.lock.duration.ms`"""
+    state_bytes: int
+    """Memory of the states. Above it no new records are acquired."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Changes that the share coordinator stores."""
+
+    batches: tuple[Batch, ...]
+    start_offset: Offset
+    done_after_start: int
+    """How many records after the start offset are done, with those of this update."""
+
+
+@dataclass(slots=True)
+class SharePartition:
+    """The state of one group's share partition."""
+
+    states: RecordStates
+    limits: Limits
+    acquired_count: int = 0
+    """Records that are acquired now."""
+    _locks: list[tuple[float, Offset, Offset]] = field(default_factory=list)
+    """A heap of (end of the lock, first offset, last offset). An entry may be out of date."""
+
+    @staticmethod
+    def loaded(start_offset: Offset, batches: Iterable[Batch], limits: Limits) -> SharePartition:
+        """As the share coordinator stores it. Records between the batches are available."""
+        states = RecordStates(start_offset)
+        for batch in sorted(batches):
+            states.store(batch)
+        states.advance()
+        return SharePartition(states, limits)
+
+    # -- acquire -----------------------------------------------------------------------------------
+
+    def next_fetch_offset(self) -> Offset | None:
+        """The first offset that may be acquired. None while the bounds allow nothing."""
+        if self.acquired_count >= self.limits.record_locks:
+            return None
+        available = self.states.next_available()
+        if available is not None:
+            return available
+        return None if self.states.size >= self.limits.state_bytes else self.states.end_offset
+
+    def acquire(
+        self,
+        member_id: str,
+        batches: Sequence[tuple[Offset, Offset]],
+        *,
+        read_from: Offset | None = None,
+        max_records: int,
+        batch_size: int,
+        exact: bool,
+        now: float,
+    ) -> list[AcquiredRecords]:
+        """Acquire available records of `batches`: the first and last offsets of record batches that
+        were read from the log, in order. `read_from`: the offset from which on they were read.
+        Available offsets between them, which compaction has removed, are archived.
+
+        At least one batch is acquired whole if `max_records` end within it, unless `exact`.
+        """
+        wanted = min(max_records, self.limits.record_locks - self.acquired_count)
+        deadline = now + self.limits.lock_seconds
+        acquired: list[AcquiredRecords] = []
+        covered = batches[0][0] if batches and read_from is None else read_from or 0
+        for first, last in batches:
+            if wanted <= 0:
+                break
+            self.archive(covered, first - 1)
+            covered = last + 1
+            first = max(first, self.states.start_offset)
+            for begin, end, count in self._available_in(first, last):
+                if wanted <= 0 and exact:
+                    break
+                if exact:
+                    end = min(end, begin + wanted - 1)
+                self.states.put(
+                    begin, Range(end, RecordState.ACQUIRED, count + 1, member_id, deadline)
+                )
+                heapq.heappush(self._locks, (deadline, begin, end))
+                self.acquired_count += end - begin + 1
+                wanted -= end - begin + 1
+                _add(acquired, begin, end, count + 1, batch_size)
+        return acquired
+
+    def archive(self, first: Offset, last: Offset) -> None:
+        """Archive the available records among these, up to the end offset: no record has their
+        offset, or it is of an aborted transaction.
+        """
+        for begin, one in self.states.within(max(first, self.states.start_offset), last):
+            if one.state is RecordState.AVAILABLE:
+                self.states.put(begin, Range(one.last, RecordState.ARCHIVED))
+        self.states.advance()
+
+    def skip(self, first: Offset, last: Offset) -> None:
+        """None of these records is delivered: they are of aborted transactions."""
+        self.archive(first, last)
+        if last >= self.states.end_offset:
+            self.states.put(self.states.end_offset, Range(last, RecordState.ARCHIVED))
+            self.states.advance()
+
+    def _available_in(self, first: Offset, last: Offset) -> list[tuple[Offset, Offset, int]]:
+        """(first offset, last offset, delivery count) of records that may be acquired."""
+        end_offset = self.states.end_offset
+        found = [
+            (begin, one.last, one.delivery_count)
+            for begin, one in self.states.within(first, last)
+            if one.state is RecordState.AVAILABLE
+        ]
+        if last >= end_offset:
+            if first > end_offset:  # the log has no records in between
+                self.states.put(end_offset, Range(first - 1, RecordState.ARCHIVED))
+                self.states.advance()
+                end_offset = first
+            found.append((end_offset, last, 0))
+        return found
+
+    # -- acknowledge -------------------------------------------------------------------------------
+
+    def acknowledge(
+        self, member_id: str, acknowledgements: Sequence[Acknowledgement], now: float
+    ) -> Update | None:
+        """Begin what a member acknowledges. None if there is nothing to store: only renewed locks,
+        or records before the start offset.
+
+        Raises MqError INVALID_RECORD_STATE, and changes nothing, if the member has not acquired a
+        record.
+        """
+        changes: list[tuple[Offset, Range, AcknowledgeType]] = []
+        for one in acknowledgements:
+            for first, last, kind in _runs(one):
+                changes.extend(
+                    (begin, acquired, kind)
+                    for begin, acquired in self._owned(member_id, first, last)
+                )
+        batches = []
+        for begin, acquired, kind in changes:
+            if kind is AcknowledgeType.RENEW:
+                deadline = now + self.limits.lock_seconds
+                self.states.put(
+                    begin,
+                    Range(
+                        acquired.last,
+                        RecordState.ACQUIRED,
+                        acquired.delivery_count,
+                        member_id,
+                        deadline,
+                    ),
+                )
+                heapq.heappush(self._locks, (deadline, begin, acquired.last))
+                continue
+            state = self._state_after(_NEXT_STATES[kind], acquired.delivery_count)
+            changed = acquired.copy(acquired.last)
+            changed.next_state = state
+            self.states.put(begin, changed)
+            batches.append(Batch(begin, acquired.last, state, acquired.delivery_count))
+        return self._update(batches)
+
+    def _owned(self, member_id: str, first: Offset, last: Offset) -> list[tuple[Offset, Range]]:
+        """The ranges of these records, without those before the start offset.
+
+        Raises MqError INVALID_RECORD_STATE unless the member has acquired all of them.
+        """
+        first = max(first, self.states.start_offset)
+        if last < first:
+            return []
+        found = self.states.within(first, last)
+        if last >= self.states.end_offset:
+            raise MqError(
+                ErrorCode.INVALID_RECORD_STATE,
+                f"The offset {last} was not acquired: it is not before {self.states.end_offset}.",
+            )
+        for begin, one in found:
+            if one.state is not RecordState.ACQUIRED or one.next_state is not None:
+                raise MqError(
+                    ErrorCode.INVALID_RECORD_STATE,
+                    f"The batch cannot be acknowledged. The record with offset {begin} is not "
+                    "acquired.",
+                )
+            if one.member_id != member_id:
+                raise MqError(
+                    ErrorCode.INVALID_RECORD_STATE,
+                    f"Member is not the owner of the record with offset {begin}.",
+                )
+        return found
+
+    def complete(self, update: Update, *, stored: bool) -> bool:
+        """The share coordinator has stored the update, or has not: then the records are acquired as
+        before. Returns whether records became available.
+        """
+        became_available = False
+        for batch in update.batches:
+            for begin, one in self.states.within(batch.first_offset, batch.last_offset):
+                if one.next_state is not batch.state:
+                    continue  # the log start moved beyond it
+                if stored:
+                    self._end_acquisition(begin, one, batch.state, one.delivery_count)
+                    became_available |= batch.state is RecordState.AVAILABLE
+                else:
+                    one.next_state = None
+                    self.states.put(begin, one)
+                    heapq.heappush(self._locks, (one.deadline, begin, one.last))
+        self.states.advance()
+        return became_available
+
+    # -- what ends without an acknowledgement ------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """Monotonic seconds at which the first lock ends."""
+        return self._locks[0][0] if self._locks else None
+
+    def expire(self, now: float) -> Update | None:
+        """End the locks whose time is over. The records are available again, or archived if they
+        were delivered as often as allowed."""
+        batches: list[Batch] = []
+        while self._locks and self._locks[0][0] <= now:
+            deadline, first, last = heapq.heappop(self._locks)
+            for begin, one in self.states.within(first, last):
+                if one.state is not RecordState.ACQUIRED or one.deadline != deadline:
+                    continue
+                if one.next_state is None:
+                    batches.append(self._give_back(begin, one, one.delivery_count))
+        return self._update(batches)
+
+    def release_all(self, member_id: str) -> Update | None:
+        """The session of the member ends: its records are available again. This delivery does not
+        count, because the member may not have seen them."""
+        return self._update(
+            [
+                self._give_back(begin, one, one.delivery_count - 1)
+                for begin, one in list(self.states)
+                if one.state is RecordState.ACQUIRED
+                and one.member_id == member_id
+                and one.next_state is None
+            ]
+        )
+
+    def log_start_moved(self, log_start_offset: Offset) -> bool:
+        """The log has no records before this offset. Returns whether the start offset moved."""
+        for _, one in self.states.within(self.states.start_offset, log_start_offset - 1):
+            if one.state is RecordState.ACQUIRED:
+                self.acquired_count = -1
+        moved = self.states.remove_before(log_start_offset)
+        if self.acquired_count < 0:
+            self.acquired_count = sum(
+                one.last - first + 1
+                for first, one in self.states
+                if one.state is RecordState.ACQUIRED
+            )
+        return moved
+
+    def _give_back(self, begin: Offset, acquired: Range, delivery_count: int) -> Batch:
+        state = self._state_after(RecordState.AVAILABLE, delivery_count)
+        self._end_acquisition(begin, acquired, state, delivery_count)
+        return Batch(begin, acquired.last, state, delivery_count)
+
+    def _end_acquisition(
+        self, begin: Offset, acquired: Range, state: RecordState, delivery_count: int
+    ) -> None:
+        self.acquired_count -= acquired.last - begin + 1
+        if state in DONE:
+            delivery_count = 0  # so that neighbours that are done become one range
+        self.states.put(begin, Range(acquired.last, state, delivery_count, NO_MEMBER, NO_DEADLINE))
+
+    def _state_after(self, state: RecordState, delivery_count: int) -> RecordState:
+        if state is RecordState.AVAILABLE and delivery_count >= self.limits.delivery_count:
+            return RecordState.ARCHIVED
+        return state
+
+    def _update(self, batches: Collection[Batch]) -> Update | None:
+        self.states.advance()
+        if not batches:
+            return None
+        pending = sum(
+            one.last - first + 1
+            for first, one in self.states
+            if one.next_state is not None and one.next_state in DONE
+        )
+        return Update(
+            tuple(batches), self.states.start_offset, self.states.done_after_start() + pending
+        )
+
+
+def _runs(one: Acknowledgement) -> list[tuple[Offset, Offset, AcknowledgeType]]:
+    """The records with the same acknowledge type, as ranges of offsets."""
+    if len(one.types) == 1:
+        return [(one.first_offset, one.last_offset, AcknowledgeType(one.types[0]))]
+    runs: list[tuple[Offset, Offset, AcknowledgeType]] = []
+    for offset, kind in enumerate(one.types, one.first_offset):
+        if runs and runs[-1][2] == kind:
+            runs[-1] = (runs[-1][0], offset, runs[-1][2])
+        else:
+            runs.append((offset, offset, AcknowledgeType(kind)))
+    return runs
+
+
+def _add(
+    acquired: list[AcquiredRecords],
+    first: Offset,
+    last: Offset,
+    delivery_count: int,
+    batch_size: int,
+) -> None:
+    """Add records to the list. Neighbours with the same delivery count become one row until it has
+    `batch_size` records."""
+    if acquired:
+        before = acquired[-1]
+        if (
+            before.last_offset + 1 == first
+            and before.delivery_count == delivery_count
+            and before.last_offset - before.first_offset + 1 < batch_size
+        ):
+            acquired[-1] = before._replace(last_offset=last)
+            return
+    acquired.append(AcquiredRecords(first, last, delivery_count))

@@ -1,0 +1,342 @@
+"""A share partition against a model that has one entry for each record."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from mqd.errors import ErrorCode, MqError
+from mqd.share.record_states import Batch, RecordState
+from mqd.share.share_partition import (
+    Acknowledgement,
+    AcknowledgeType,
+    AcquiredRecords,
+    Limits,
+    SharePartition,
+    Update,
+)
+from tests.seeds import seeds
+
+LIMITS = Limits(delivery_count=3, record_locks=40, lock_seconds=10.0, state_bytes=1 << 20)
+MEMBERS = ("a", "b", "c")
+
+
+def empty(start_offset: int = 0, limits: Limits = LIMITS) -> SharePartition:
+    return SharePartition.loaded(start_offset, (), limits)
+
+
+def acquire(
+    partition: SharePartition,
+    member: str,
+    *batches: tuple[int, int],
+    most: int = 500,
+    exact: bool = False,
+    batch_size: int = 500,
+    now: float = 0.0,
+) -> list[tuple[int, int, int]]:
+    acquired = partition.acquire(
+        member, batches, max_records=most, batch_size=batch_size, exact=exact, now=now
+    )
+    return [(one.first_offset, one.last_offset, one.delivery_count) for one in acquired]
+
+
+def acknowledge(
+    partition: SharePartition, member: str, first: int, last: int, *kinds: int, now: float = 0.0
+) -> Update | None:
+    return partition.acknowledge(member, [Acknowledgement(first, last, kinds)], now)
+
+
+def test_accepted_records_move_the_start_offset() -> None:
+    partition = empty()
+    assert acquire(partition, "a", (0, 9)) == [(0, 9, 1)]
+    update = acknowledge(partition, "a", 0, 4, AcknowledgeType.ACCEPT)
+    assert update is not None
+    assert update.batches == (Batch(0, 4, RecordState.ACKNOWLEDGED, 1),)
+    assert partition.states.start_offset == 0, "before the coordinator has stored it"
+    partition.complete(update, stored=True)
+    assert partition.states.start_offset == 5
+    assert partition.acquired_count == 5
+
+
+def test_an_update_that_was_not_stored_leaves_the_records_acquired() -> None:
+    partition = empty()
+    acquire(partition, "a", (0, 9))
+    update = acknowledge(partition, "a", 0, 9, AcknowledgeType.ACCEPT)
+    assert update is not None
+    with pytest.raises(MqError) as raised:
+        acknowledge(partition, "a", 0, 9, AcknowledgeType.ACCEPT)
+    assert raised.value.code is ErrorCode.INVALID_RECORD_STATE
+    partition.complete(update, stored=False)
+    assert acknowledge(partition, "a", 0, 9, AcknowledgeType.ACCEPT) == update
+
+
+def test_released_records_are_acquired_again_until_the_limit() -> None:
+    partition, update = empty(), None
+    for delivery in (1, 2, 3):
+        assert acquire(partition, "a", (0, 0)) == [(0, 0, delivery)]
+        update = acknowledge(partition, "a", 0, 0, AcknowledgeType.RELEASE)
+        assert update is not None
+        partition.complete(update, stored=True)
+    assert update is not None
+    assert update.batches == (Batch(0, 0, RecordState.ARCHIVED, 3),)
+    assert partition.states.start_offset == 1
+
+
+def test_one_slow_record_holds_back_only_itself() -> None:
+    partition = empty(limits=LIMITS._replace(record_locks=2))
+    assert acquire(partition, "slow", (0, 0)) == [(0, 0, 1)]
+    for offset in range(1, 10_000):
+        assert partition.next_fetch_offset() == offset
+        assert acquire(partition, "a", (offset, offset)) == [(offset, offset, 1)]
+        update = acknowledge(partition, "a", offset, offset, AcknowledgeType.ACCEPT)
+        assert update is not None
+        partition.complete(update, stored=True)
+    assert partition.states.start_offset == 0
+    assert len(partition.states) == 2
+
+
+def test_a_lock_ends_and_can_be_renewed() -> None:
+    partition = empty()
+    acquire(partition, "a", (0, 9), now=0.0)
+    assert partition.next_deadline() == 10.0
+    assert acknowledge(partition, "a", 0, 4, AcknowledgeType.RENEW, now=6.0) is None
+    update = partition.expire(10.0)
+    assert update is not None
+    assert update.batches == (Batch(5, 9, RecordState.AVAILABLE, 1),)
+    assert acquire(partition, "b", (0, 9), now=10.0) == [(5, 9, 2)]
+    assert partition.expire(16.0) is not None
+    assert acquire(partition, "b", (0, 9), now=16.0) == [(0, 4, 2)]
+
+
+def test_a_session_that_ends_returns_records_without_a_delivery() -> None:
+    partition = empty()
+    acquire(partition, "a", (0, 4))
+    acquire(partition, "b", (5, 9))
+    update = partition.release_all("a")
+    assert update is not None
+    assert update.batches == (Batch(0, 4, RecordState.AVAILABLE, 0),)
+    assert acquire(partition, "c", (0, 9)) == [(0, 4, 1)]
+
+
+def test_whole_batches_are_acquired_unless_the_number_is_exact() -> None:
+    assert acquire(empty(), "a", (0, 9), (10, 19), (20, 29), most=12) == [(0, 19, 1)]
+    assert acquire(empty(), "a", (0, 9), (10, 19), most=12, exact=True) == [(0, 11, 1)]
+    rows = acquire(empty(), "a", (0, 9), (10, 19), (20, 29), batch_size=15)
+    assert rows == [(0, 19, 1), (20, 29, 1)]
+
+
+def test_offsets_that_the_log_does_not_have_are_archived() -> None:
+    partition = empty()
+    assert acquire(partition, "a", (5, 6), (9, 9)) == [(5, 6, 1), (9, 9, 1)]
+    assert partition.states.start_offset == 5
+    update = acknowledge(partition, "a", 5, 6, AcknowledgeType.ACCEPT)
+    assert update is not None
+    partition.complete(update, stored=True)
+    assert partition.states.start_offset == 9
+
+
+def test_the_log_start_removes_acquired_records() -> None:
+    partition = empty()
+    acquire(partition, "a", (0, 9))
+    update = acknowledge(partition, "a", 0, 9, AcknowledgeType.ACCEPT)
+    assert update is not None
+    assert partition.log_start_moved(5)
+    assert partition.acquired_count == 5
+    partition.complete(update, stored=True)
+    assert (partition.states.start_offset, partition.acquired_count) == (10, 0)
+    assert acknowledge(partition, "a", 0, 9, AcknowledgeType.ACCEPT) is None
+
+
+def test_no_record_is_acquired_above_the_bounds() -> None:
+    partition = empty(limits=LIMITS._replace(record_locks=10))
+    assert acquire(partition, "a", (0, 9)) == [(0, 9, 1)]
+    assert partition.next_fetch_offset() is None
+    partition = empty(limits=LIMITS._replace(state_bytes=1))
+    acquire(partition, "a", (0, 0))
+    assert partition.next_fetch_offset() is None, "new records"
+    partition.release_all("a")
+    assert partition.next_fetch_offset() == 0, "records that have a state"
+
+
+# -- random histories
+
+
+@dataclass
+class Record:
+    """The model of one record."""
+
+    state: RecordState = RecordState.AVAILABLE
+    count: int = 0
+    member: str = ""
+    deadline: float = 0.0
+    pending: bool = False
+
+
+@dataclass
+class Model:
+    records: dict[int, Record] = field(default_factory=dict)
+    start: int = 0
+
+    def at(self, offset: int) -> Record:
+        return self.records.setdefault(offset, Record())
+
+    def advance(self) -> None:
+        while self.at(self.start).state in (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED):
+            del self.records[self.start]
+            self.start += 1
+
+    def give_back(self, record: Record, delivered: bool) -> None:
+        record.count -= not delivered
+        record.state = (
+            RecordState.ARCHIVED if record.count >= LIMITS.delivery_count else RecordState.AVAILABLE
+        )
+        record.member = ""
+
+
+class History:
+    """Random steps of both, and a comparison after each."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(seed)
+        self.partition = empty()
+        self.model = Model()
+        self.now = 0.0
+        self.updates: list[Update] = []
+        self.stored: dict[int, Batch] = {}
+
+    def step(self) -> None:
+        steps = (self.acquire, self.acknowledge, self.complete, self.expire, self.leave, self.trim)
+        self.dice.choices(steps, (6, 8, 6, 2, 1, 1))[0]()
+        self.model.advance()
+        self.compare()
+
+    def acquire(self) -> None:
+        first = self.partition.next_fetch_offset()
+        if first is None:
+            return
+        batches = []
+        for _ in range(self.dice.randint(1, 4)):
+            last = first + self.dice.randint(0, 5)
+            batches.append((first, last))
+            first = last + 1
+        member, most = self.dice.choice(MEMBERS), self.dice.randint(1, 12)
+        exact = self.dice.random() < 0.5
+        rows = acquire(
+            self.partition, member, *batches, most=most, exact=exact, batch_size=4, now=self.now
+        )
+        offsets = [offset for begin, end, _ in rows for offset in range(begin, end + 1)]
+        assert offsets == sorted(set(offsets))
+        assert len(offsets) <= most or not exact
+        for row in rows:
+            acquired = AcquiredRecords(*row)
+            for offset in range(acquired.first_offset, acquired.last_offset + 1):
+                record = self.model.at(offset)
+                assert record.state is RecordState.AVAILABLE, (offset, record)
+                record.state, record.member = RecordState.ACQUIRED, member
+                record.count += 1
+                record.deadline = self.now + LIMITS.lock_seconds
+                assert record.count == acquired.delivery_count <= LIMITS.delivery_count
+
+    def acknowledge(self) -> None:
+        first = self.model.start + self.dice.randint(-2, 10)
+        last = first + self.dice.randint(0, 6)
+        member = self.dice.choice(MEMBERS)
+        if first in self.model.records and self.dice.random() < 0.8:
+            member = self.model.records[first].member or member
+        kinds = [
+            self.dice.choice(list(AcknowledgeType))
+            for _ in range(self.dice.choice((1, last - first + 1)))
+        ]
+        offsets = [offset for offset in range(first, last + 1) if offset >= self.model.start]
+        allowed = all(
+            self.model.at(offset).state is RecordState.ACQUIRED
+            and self.model.at(offset).member == member
+            and not self.model.at(offset).pending
+            for offset in offsets
+        )
+        try:
+            update = acknowledge(self.partition, member, first, last, *kinds, now=self.now)
+        except MqError as error:
+            assert error.code is ErrorCode.INVALID_RECORD_STATE
+            assert not allowed
+            return
+        assert allowed
+        for offset in offsets:
+            record = self.model.at(offset)
+            if (kinds[0] if len(kinds) == 1 else kinds[offset - first]) is AcknowledgeType.RENEW:
+                record.deadline = self.now + LIMITS.lock_seconds
+            else:
+                record.pending = True
+        if update is not None:
+            self.updates.append(update)
+
+    def complete(self) -> None:
+        if not self.updates:
+            return
+        update = self.updates.pop(self.dice.randrange(len(self.updates)))
+        stored = self.dice.random() < 0.8
+        self.partition.complete(update, stored=stored)
+        for batch in update.batches:
+            for offset in range(batch.first_offset, batch.last_offset + 1):
+                if offset < self.model.start:
+                    continue
+                record = self.model.at(offset)
+                assert record.pending
+                record.pending = False
+                if stored:
+                    record.state, record.member = batch.state, ""
+
+    def expire(self) -> None:
+        self.now += self.dice.choice((1.0, 4.0, 12.0))
+        self.partition.expire(self.now)
+        for record in self.model.records.values():
+            if (
+                record.state is RecordState.ACQUIRED
+                and record.deadline <= self.now
+                and not record.pending
+            ):
+                self.model.give_back(record, delivered=True)
+
+    def leave(self) -> None:
+        member = self.dice.choice(MEMBERS)
+        self.partition.release_all(member)
+        for record in self.model.records.values():
+            if record.member == member and not record.pending:
+                self.model.give_back(record, delivered=False)
+
+    def trim(self) -> None:
+        log_start = self.model.start + self.dice.randint(0, 3)
+        self.partition.log_start_moved(log_start)
+        while self.model.start < log_start:
+            self.model.records.pop(self.model.start, None)
+            self.model.start += 1
+
+    def compare(self) -> None:
+        states = self.partition.states
+        assert states.start_offset == self.model.start
+        covered = self.model.start
+        acquired = 0
+        for first, one in states:
+            assert first == covered
+            covered = one.last + 1
+            for offset in range(first, covered):
+                record = self.model.at(offset)
+                assert one.state is record.state, (offset, one, record)
+                assert (one.next_state is not None) == record.pending
+                if one.state is RecordState.ACQUIRED:
+                    acquired += 1
+                    assert (one.member_id, one.delivery_count) == (record.member, record.count)
+                elif one.state is RecordState.AVAILABLE:
+                    assert one.delivery_count == record.count
+        assert acquired == self.partition.acquired_count
+        for offset, record in self.model.records.items():
+            assert offset < covered or record.state is RecordState.AVAILABLE
+
+
+@pytest.mark.parametrize("seed", seeds(20, range(400)))
+def test_random_histories_are_as_in_the_model(seed: int) -> None:
+    history = History(seed)
+    for _ in range(200):
+        history.step()
