@@ -30,8 +30,10 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     require_cluster(context, Operation.ALTER_CONFIGS)
     node = context.node
     check_security_allowed(node.image)
-    changes = sum(len(entry.ops) + len(entry.entity) for entry in request.entries)
-    if len(request.entries) > QUOTA_ENTITIES_MAX or changes > QUOTA_CHANGES_MAX:
+    if (
+        len(request.entries) > QUOTA_ENTITIES_MAX
+        or sum(len(entry.ops) + len(entry.entity) for entry in request.entries) > QUOTA_CHANGES_MAX
+    ):
         raise MqError(
             ErrorCode.INVALID_REQUEST,
             f"A request alters at most {QUOTA_CHANGES_MAX} quotas of {QUOTA_ENTITIES_MAX} "
