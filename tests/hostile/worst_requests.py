@@ -58,7 +58,7 @@ class Worst(NamedTuple):
 
 
 def worst_requests(name: str) -> Iterator[Worst]:
-    """Those of the newest version."""
+    """The worst requests of the newest version."""
     api = apis.by_name(name)
     assert api is not None
     version = api.versions[1]
