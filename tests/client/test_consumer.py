@@ -321,7 +321,7 @@ async def test_a_partition_removed_before_the_fetch_is_not_fetched(
         (ValueError, "start is {}: give partitions and offsets", {"start": {}}),
         (TypeError, "start is 'a': give a dict, for example {TopicPart", {"start": "a"}),
         (TypeError, "a key of start is 'a': give a TopicPartition", {"start": {"a": 0}}),
-        (ValueError, "topic of a key of start is empty", {"start": {TopicPartition("", 0): 0}}),
+        (ValueError, "the empty string is not allowed", {"start": {TopicPartition("", 0): 0}}),
         (
             ValueError,
             "partition of a key of start is -1: give a whole number from 0",
