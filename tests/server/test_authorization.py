@@ -297,6 +297,12 @@ async def test_a_member_loses_its_group_with_its_acl() -> None:
         image = cluster.daemon(1).machine.image
         assert [image.topics_by_id[row["topic_id"]].name for row in topics] == ["orders"]
         assert len(image.topics) > 1
+        described = await user("ConsumerGroupDescribe", 1, group_ids=["shop"])
+        (group,) = described["groups"]
+        assert group["error_code"] == 0
+        for part in ("assignment", "target_assignment"):
+            (topic,) = group["members"][0][part]["topic_partitions"]
+            assert topic["topic_name"] == "orders"
         await admin("DeleteAcls", 3, filters=revoke(resource_type=3))
         took = await until(heartbeat, ErrorCode.GROUP_AUTHORIZATION_FAILED)
         assert took < EFFECT_SECONDS_MAX

@@ -56,31 +56,53 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
 
 
 def _without_hidden_topics(context: Context, row: Mapping[str, Any]) -> Slices[Mapping[str, Any]]:
-    """The row of a group, or an error if a member has a topic that the client may not DESCRIBE."""
+    """The row of a group, or an error if a member has a topic that the client may not DESCRIBE.
+
+    An expression also matches topics that its member may not DESCRIBE. With Apache Kafka, the
+    member has no partitions of them. Here they are only left out of the response.
+    """
     if permissions_of(context) is None:
         return row
-    seen: set[str] = set()
+    visible: dict[str, bool] = {}
+    members = []
     for member in row.get("members", ()):
+        hidden = False
         for name in (
             *member["subscribed_topic_names"],
             *_assigned(member["assignment"]),
             *_assigned(member["target_assignment"]),
         ):
-            if name in seen:
-                continue
-            seen.add(name)
-            yield 1
-            if not is_authorized(context, Operation.DESCRIBE, ResourceType.TOPIC, name):
-                return _refused(
-                    row["group_id"],
-                    MqError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, _HIDDEN_TOPICS),
-                )
+            if name not in visible:
+                yield 1
+                visible[name] = is_authorized(context, Operation.DESCRIBE, ResourceType.TOPIC, name)
+            hidden = hidden or not visible[name]
+        if hidden and (
+            not member["subscribed_topic_regex"]
+            or not all(visible[name] for name in member["subscribed_topic_names"])
+        ):
+            return _refused(
+                row["group_id"], MqError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, _HIDDEN_TOPICS)
+            )
+        if hidden:
+            member = {
+                **member,
+                "assignment": _visible_part(member["assignment"], visible),
+                "target_assignment": _visible_part(member["target_assignment"], visible),
+            }
+        members.append(member)
         yield 1
-    return row
+    return {**row, "members": members} if "members" in row else row
 
 
 def _assigned(assignment: Mapping[str, Any]) -> Iterator[str]:
     return (topic["topic_name"] for topic in assignment["topic_partitions"])
+
+
+def _visible_part(
+    assignment: Mapping[str, Any], visible: Mapping[str, bool]
+) -> dict[str, list[Any]]:
+    topics = assignment["topic_partitions"]
+    return {"topic_partitions": [topic for topic in topics if visible[topic["topic_name"]]]}
 
 
 def failed(request: Any, error: MqError) -> Generator[int, None, Mapping[str, Any]]:
