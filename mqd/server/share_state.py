@@ -211,6 +211,9 @@ async def results_of(
             except MqError as error:
                 row["error_code"] = error.code
                 row["error_message"] = error.message or None
+            except ValueError as error:  # an unknown state
+                row["error_code"] = ErrorCode.INVALID_REQUEST
+                row["error_message"] = str(error)
             else:
                 row.update(result)
                 if "batches" in result:

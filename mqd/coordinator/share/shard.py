@@ -46,7 +46,7 @@ from mqd.coordinator.share.records import (
 )
 from mqd.errors import ErrorCode, MqError
 from mqd.share.ports import ShareKey
-from mqd.share.record_states import RANGE_BYTES, RecordStates
+from mqd.share.record_states import RANGE_BYTES, Batch, RecordState, RecordStates
 from mqd.types import NO_EPOCH, NO_OFFSET, SHARE_STATE_TOPIC, Offset
 
 _STATE_BYTES: Final = 800
@@ -231,6 +231,8 @@ class ShareShard:
 
     def _initialize(self, ticket: Ticket, op: InitializeState, now: Moment) -> CoordinatorResult:
         self._check_partition(op.key)
+        if op.start_offset < NO_OFFSET:
+            raise MqError(ErrorCode.INVALID_REQUEST, f"Invalid start offset {op.start_offset}.")
         current = self._states.get(op.key)
         if current is not None and op.state_epoch < current.state_epoch:
             raise MqError(ErrorCode.FENCED_STATE_EPOCH)
@@ -291,6 +293,8 @@ class ShareShard:
 
     def _write(self, ticket: Ticket, op: WriteState, now: Moment) -> CoordinatorResult:
         current = self._initialized(op.key, "Write")
+        if op.start_offset < NO_OFFSET or not all(map(_is_valid, op.batches)):
+            raise MqError(ErrorCode.INVALID_REQUEST, "An offset, state or count is invalid.")
         if op.leader_epoch != NO_EPOCH and op.leader_epoch < current.leader_epoch:
             raise MqError(ErrorCode.FENCED_LEADER_EPOCH)
         if op.state_epoch != NO_EPOCH and op.state_epoch < current.state_epoch:
@@ -357,6 +361,15 @@ class ShareShard:
 
     def _round_is_due(self) -> bool:
         return self._written_bytes > max(_ROUND_BYTES_MIN, _ROUND_GROWTH * self._bytes)
+
+
+def _is_valid(batch: Batch) -> bool:
+    """Whether a leader may write this batch."""
+    return (
+        0 <= batch.first_offset <= batch.last_offset
+        and batch.state is not RecordState.ACQUIRED
+        and batch.delivery_count >= 0
+    )
 
 
 def _size_of(key: ShareKey, state: ShareState) -> int:

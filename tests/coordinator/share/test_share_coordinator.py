@@ -104,6 +104,27 @@ def test_a_former_leader_cannot_write() -> None:
         coordinator.harness.fail_over()
 
 
+@pytest.mark.parametrize(
+    "batch",
+    [
+        Batch(-1, 0, ACKNOWLEDGED, 1),
+        Batch(3, 2, ACKNOWLEDGED, 1),
+        Batch(0, 0, RecordState.ACQUIRED, 1),
+        Batch(0, 0, AVAILABLE, -1),
+    ],
+)
+def test_invalid_batches_are_refused(batch: Batch) -> None:
+    coordinator = Coordinator()
+    coordinator.initialize()
+    write = WriteState(coordinator.key, 0, 1, -1, 0, (batch,))
+    assert coordinator.refused(write) is ErrorCode.INVALID_REQUEST
+    assert coordinator.refused(write._replace(batches=(), start_offset=-2)) is (
+        ErrorCode.INVALID_REQUEST
+    )
+    unset = InitializeState(coordinator.key, 1, -2)
+    assert coordinator.refused(unset) is ErrorCode.INVALID_REQUEST
+
+
 def test_a_new_state_epoch_ends_the_former_state() -> None:
     coordinator = Coordinator()
     coordinator.initialize()
