@@ -128,6 +128,10 @@ async def test_accepted_records_stay_accepted_after_a_restart(tmp_path: Path) ->
         await write(client, b"0", b"1", b"2", b"3", b"4")
         member = Member(client, "m1")
         await member.join()
+        request = {"group_ids": [GROUP, "none"], "include_authorized_operations": False}
+        described = await ask(client, "share_group_describe", 1, request)
+        assert [row.error_code for row in described.groups] == [0, ErrorCode.GROUP_ID_NOT_FOUND]
+        assert [row.member_id for row in described.groups[0].members] == ["m1"]
         assert await member.fetch() == [(0, 4, 1)]
         assert await member.fetch((0, 1, ACCEPT), (2, 2, RELEASE), (3, 3, ACCEPT)) == [(2, 2, 2)]
     async with running(tmp_path, peers) as second, connected(second) as client:

@@ -20,11 +20,18 @@ from mqd.server.coordinators import call_of
 from mqd.server.handlers.consumer_group_heartbeat import require_protocol
 from mqd.server.slices import KEY_CHARS_A_ROW, Pace, finished_in_slices
 
+_ASSIGNMENTS = ("assignment", "target_assignment")
+"""The assignments of a member. A member of a share group has only the first one."""
 _HIDDEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     require_protocol(context.node)
+    return await described_groups(context, request)
+
+
+async def described_groups(context: Context, request: Any) -> Mapping[str, Any]:
+    """The response, also to ShareGroupDescribe."""
     rows: list[Mapping[str, Any]] = []
     pace = Pace()
     wants_operations = request.include_authorized_operations
@@ -69,15 +76,14 @@ def _without_hidden_topics(context: Context, row: Mapping[str, Any]) -> Slices[M
         hidden = False
         for name in (
             *member["subscribed_topic_names"],
-            *_assigned(member["assignment"]),
-            *_assigned(member["target_assignment"]),
+            *(name for part in _ASSIGNMENTS for name in _assigned(member.get(part))),
         ):
             if name not in visible:
                 yield 1
                 visible[name] = is_authorized(context, Operation.DESCRIBE, ResourceType.TOPIC, name)
             hidden = hidden or not visible[name]
         if hidden and (
-            not member["subscribed_topic_regex"]
+            not member.get("subscribed_topic_regex")
             or not all(visible[name] for name in member["subscribed_topic_names"])
         ):
             return _refused(
@@ -86,16 +92,16 @@ def _without_hidden_topics(context: Context, row: Mapping[str, Any]) -> Slices[M
         if hidden:
             member = {
                 **member,
-                "assignment": _visible_part(member["assignment"], visible),
-                "target_assignment": _visible_part(member["target_assignment"], visible),
+                **{part: _visible_part(member[part], visible) for part in _ASSIGNMENTS},
             }
         members.append(member)
         yield 1
     return {**row, "members": members} if "members" in row else row
 
 
-def _assigned(assignment: Mapping[str, Any]) -> Iterator[str]:
-    return (topic["topic_name"] for topic in assignment["topic_partitions"])
+def _assigned(assignment: Mapping[str, Any] | None) -> Iterator[str]:
+    topics = () if assignment is None else assignment["topic_partitions"]
+    return (topic["topic_name"] for topic in topics)
 
 
 def _visible_part(
