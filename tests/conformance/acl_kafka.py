@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -54,8 +54,10 @@ Answers = tuple[dict[str, dict[str, str]], dict[tuple[str, int], str]]
 class SaslConnection:
     """A connection that has logged in with PLAIN."""
 
-    def __init__(self, port: int, user: str) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), _TIMEOUT_SECONDS)
+    def __init__(self, port: int, user: str, host: str = "127.0.0.1") -> None:
+        """`host`: the address of the client."""
+        address = ("127.0.0.1", port)
+        self._socket = socket.create_connection(address, _TIMEOUT_SECONDS, (host, 0))
         try:
             self._log_in(user)
         except BaseException:
@@ -126,6 +128,8 @@ def options(users: list[str]) -> tuple[str, ...]:
         "super.users=User:admin;User:ANONYMOUS",
         "offsets.topic.num.partitions=1",
         "transaction.state.log.num.partitions=1",
+        "share.coordinator.state.topic.num.partitions=1",
+        "group.coordinator.rebalance.protocols=classic,consumer,share",
     )
 
 
@@ -194,9 +198,16 @@ async def _answers_of(requested: list[Case], port: int) -> Answers:
 async def shape_from(port: int, case: Case, ids: Mapping[str, UUID], version: int) -> str:
     """The shape of the response to the user of the case."""
     scenario = case.scenario
-    request = substituted(scenario.request, case.user, ids_of(case, ids))
+    known = ids_of(case, ids)
+    request = substituted(scenario.request, case.user, known)
     try:
-        with SaslConnection(port, case.user) as connection:
+        with ExitStack() as opened:
+            if scenario.before is not None:
+                admin = opened.enter_context(SaslConnection(port, "admin"))
+                api, at, body = scenario.before
+                before = await admin(api, at, substituted(body, case.user, known))
+                assert not before["error_code"], before
+            connection = opened.enter_context(SaslConnection(port, case.user, case.host))
             return shape(case, await connection(scenario.api, version, request))
     except Exception as error:
         error.add_note(f"version {version} of '{scenario.title}: {case.title}' to port {port}")
@@ -207,7 +218,7 @@ async def until_acls_apply(requested: list[Case], port: int) -> None:
     """Wait until the broker has the last ACL: it learns of them after the controller."""
     last = [case for case in requested if case.title.endswith("allow ALL")][-1]
     for _ in range(600):
-        with SaslConnection(port, last.user) as connection:
+        with SaslConnection(port, last.user, last.host) as connection:
             request = substituted(last.scenario.request, last.user, {})
             response = await connection(last.scenario.api, last.scenario.version, request)
             if response.get("error_code") != 31:

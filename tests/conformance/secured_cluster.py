@@ -96,6 +96,8 @@ def _listener_options(files: Mapping[str, Path], users: list[str]) -> list[str]:
         "group.initial.rebalance.delay.ms=0",
         "offsets.topic.num.partitions=1",
         "transaction.state.log.num.partitions=1",
+        "share.coordinator.state.topic.num.partitions=1",
+        "group.coordinator.rebalance.protocols=classic,consumer,share",
     ]
     for listener in ("sasl", "tls", "unsigned"):
         prefix = f"listener.name.{listener}"

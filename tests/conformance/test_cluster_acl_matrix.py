@@ -22,7 +22,6 @@ from tests.server.acl_matrix import (
     CLOSED,
     VERSIONS_FILE,
     Case,
-    Scenario,
     cases,
     denied_in_all_versions,
     file_of,
@@ -31,6 +30,8 @@ from tests.server.acl_matrix import (
     prepare_groups,
     versions_as_text,
 )
+from tests.server.acl_scenario import Scenario
+from tests.server.acl_token_and_share_scenarios import SHARE_PARTITION
 
 from .acl_kafka import SaslConnection, shape_from, until_acls_apply
 from .secured_cluster import SecuredCluster
@@ -44,24 +45,31 @@ NOT_HERE = {5, 6, 14, 15, 16}
 
 BY_LEADER = {
     *("Produce", "Fetch", "ListOffsets", "DeleteRecords"),
-    *("OffsetForLeaderEpoch", "DescribeProducers"),
+    *("OffsetForLeaderEpoch", "DescribeProducers", "ShareFetch", "ShareAcknowledge"),
 }
 BY_GROUP_COORDINATOR = {
     *("OffsetCommit", "OffsetFetch", "OffsetDelete", "TxnOffsetCommit"),
     *("JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup"),
     *("DescribeGroups", "ListGroups", "DeleteGroups"),
     *("ConsumerGroupHeartbeat", "ConsumerGroupDescribe"),
+    *("ShareGroupHeartbeat", "ShareGroupDescribe"),
 }
 BY_TRANSACTION_COORDINATOR = {
     *("AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn"),
     *("DescribeTransactions", "ListTransactions"),
+}
+BY_SHARE_COORDINATOR = {
+    *("InitializeShareGroupState", "ReadShareGroupState", "ReadShareGroupStateSummary"),
+    *("WriteShareGroupState", "DeleteShareGroupState"),
 }
 BY_NAMED_BROKER = {"DescribeConfigs", "AlterConfigs", "IncrementalAlterConfigs"}
 OF_BROKER = {4, 8}
 """Resource types: broker and its loggers. The scenarios name broker 1."""
 ONCE = ("Metadata that creates a topic", "DeleteTopics by id")
 """A second request gets another response."""
-ROWS_OF_COORDINATOR = ("ConsumerGroupDescribe", "OffsetDelete", "OffsetFetch")
+ROWS_OF_COORDINATOR = (
+    *("ConsumerGroupDescribe", "OffsetDelete", "OffsetFetch", "ShareGroupDescribe"),
+)
 """The topics of a group are known, and denied, at its coordinator only."""
 INVALID_REQUEST = 42
 
@@ -75,6 +83,7 @@ class Roles:
     """The leader of all topics of the matrix."""
     group_coordinator: int
     transaction_coordinator: int
+    share_coordinator: int
 
     def of(self, api: str, request: Mapping[str, Any]) -> tuple[int, ...]:
         """The nodes that serve the request."""
@@ -84,6 +93,8 @@ class Roles:
             return (self.group_coordinator,)
         if api in BY_TRANSACTION_COORDINATOR:
             return (self.transaction_coordinator,)
+        if api in BY_SHARE_COORDINATOR:
+            return (self.share_coordinator,)
         if api == "InitProducerId" and request["transactional_id"] is not None:
             return (self.transaction_coordinator,)
         if api in BY_NAMED_BROKER:
@@ -120,7 +131,8 @@ async def coordinator(admin: SaslConnection, key: str, key_type: int) -> int:
 
     async def is_found() -> bool:
         nonlocal found
-        response = await admin("FindCoordinator", 3, {"key": key, "key_type": key_type})
+        request = {"coordinator_keys": [key], "key_type": key_type}
+        response = (await admin("FindCoordinator", 6, request))["coordinators"][0]
         assert response["error_code"] in {0, *NOT_HERE}, response
         found = int(response["node_id"])
         return found >= 0
@@ -140,8 +152,9 @@ async def roles_in(cluster: SecuredCluster, admin: SaslConnection) -> Roles:
     """The roles of the nodes. The leader is no coordinator."""
     nodes = tuple(cluster.ports)
     group, transaction = await coordinator(admin, "shop", 0), await coordinator(admin, "tx", 1)
+    share = await coordinator(admin, SHARE_PARTITION, 2)
     leader = next(node_id for node_id in nodes if node_id not in (group, transaction))
-    return Roles(nodes, leader, group, transaction)
+    return Roles(nodes, leader, group, transaction, share)
 
 
 async def prepared(

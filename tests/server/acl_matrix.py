@@ -16,24 +16,34 @@ import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from uuid import UUID
 
 from mqd.protocol import apis
 from mqd.protocol.batch_builder import build_batch
-from mqd.security.acls import Acl, Operation, PatternType, Permission, ResourceType
+from mqd.security.acls import (
+    ANY_PRINCIPAL,
+    Acl,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+from tests.server.acl_scenario import TOPIC_ID, Needed, Scenario, cluster
+from tests.server.acl_token_and_share_scenarios import (
+    SHARE_PARTITION,
+    SHARE_STATE,
+    SHARING_MEMBER,
+    TOKENS_AND_SHARES,
+)
 
 GOLDEN: Final = Path(__file__).parents[1] / "golden" / "acl"
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 TRANSACTION = ResourceType.TRANSACTIONAL_ID
 LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
 ALLOW, DENY = Permission.ALLOW, Permission.DENY
-KAFKA_CLUSTER = "kafka-cluster"
-"""The only name of a CLUSTER resource."""
 OTHER_HOST = "192.0.2.1"
 
-TOPIC_ID = UUID(int=0xACE)
-"""In a request: the id of the topic `orders`."""
 OWN_TOPIC_ID = UUID(int=0xACF)
 """The id of the topic `own-USER`, which the case deletes."""
 USER = "{user}"
@@ -50,36 +60,9 @@ OPERATIONS: Final = {
         "IDEMPOTENT_WRITE",
     ),
     TRANSACTION: ("WRITE", "DESCRIBE", "TWO_PHASE_COMMIT"),
+    ResourceType.DELEGATION_TOKEN: ("DESCRIBE",),
+    ResourceType.USER: ("CREATE_TOKENS", "DESCRIBE_TOKENS"),
 }
-
-
-class Needed(NamedTuple):
-    """A resource of a scenario, and an operation on it that suffices."""
-
-    type: ResourceType
-    name: str
-    operation: str
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """One request. `needs`: the resources of the matrix; all but one are allowed in each case."""
-
-    title: str
-    api: str
-    version: int
-    needs: tuple[Needed, ...]
-    request: Mapping[str, Any]
-    alternatives: tuple[Needed, ...] = ()
-    """Resources that also suffice in place of one of `needs`. They are part of the matrix, too."""
-    only: tuple[str, ...] = ()
-    """Names of rows that count in a response that lists everything."""
-    own_topic: bool = False
-    """Whether each case has a topic `own-USER`."""
-    few: bool = False
-    """Whether only the cases with and without the operation count."""
-    deep: bool = True
-    """False: only the error codes at the top count."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +70,8 @@ class Case:
     scenario: Scenario
     title: str
     user: str
+    host: str
+    """The address of the client. ACLs for `User:*` from this address apply to no other case."""
     acls: tuple[Acl, ...] = field(repr=False)
 
 
@@ -112,10 +97,6 @@ _BATCH = build_batch([(None, b"value")])
 _TRANSACTIONAL_BATCH = build_batch(
     [(None, b"value")], producer_id=4711, producer_epoch=0, base_sequence=0, transactional=True
 )
-
-
-def _cluster(operation: str) -> Needed:
-    return Needed(CLUSTER, KAFKA_CLUSTER, operation)
 
 
 def _produce(key: Mapping[str, Any], transactional_id: str | None = None) -> dict[str, Any]:
@@ -178,6 +159,7 @@ SCENARIOS: Final = (
         (Needed(GROUP, "watchers", "DESCRIBE"), _DESCRIBE_ORDERS),
         {"group_ids": ["watchers"], "include_authorized_operations": True},
     ),
+    *TOKENS_AND_SHARES,
     Scenario("Produce", "Produce", 9, (_WRITE_ORDERS,), _produce({"name": "orders"})),
     Scenario("Produce by id", "Produce", 13, (_WRITE_ORDERS,), _produce({"topic_id": TOPIC_ID})),
     Scenario(
@@ -233,14 +215,14 @@ SCENARIOS: Final = (
         "Metadata of the cluster",
         "Metadata",
         9,
-        (_cluster("DESCRIBE"),),
+        (cluster("DESCRIBE"),),
         {"topics": [], "include_cluster_authorized_operations": True},
     ),
     Scenario(
         "Metadata that creates a topic",
         "Metadata",
         9,
-        (Needed(TOPIC, "auto-{user}", "DESCRIBE"), _cluster("CREATE")),
+        (Needed(TOPIC, "auto-{user}", "DESCRIBE"), cluster("CREATE")),
         {"topics": _named(["auto-{user}"]), "allow_auto_topic_creation": True},
         (Needed(TOPIC, "auto-{user}", "CREATE"),),
     ),
@@ -337,7 +319,7 @@ SCENARIOS: Final = (
         4,
         (Needed(GROUP, "shop", "DESCRIBE"),),
         {},
-        (_cluster("DESCRIBE"),),
+        (cluster("DESCRIBE"),),
         only=("shop",),
     ),
     Scenario(
@@ -358,7 +340,7 @@ SCENARIOS: Final = (
         "CreateTopics",
         "CreateTopics",
         7,
-        (_cluster("CREATE"), Needed(TOPIC, "new", "DESCRIBE_CONFIGS")),
+        (cluster("CREATE"), Needed(TOPIC, "new", "DESCRIBE_CONFIGS")),
         {
             "topics": [
                 {
@@ -379,7 +361,7 @@ SCENARIOS: Final = (
         5,
         (Needed(TOPIC, "missing", "DELETE"),),
         {"topic_names": ["missing"], "timeout_ms": 5000},
-        (_cluster("DELETE"),),
+        (cluster("DELETE"),),
     ),
     Scenario(
         "DeleteTopics by id",
@@ -400,7 +382,7 @@ SCENARIOS: Final = (
         "InitProducerId",
         "InitProducerId",
         4,
-        (_cluster("IDEMPOTENT_WRITE"),),
+        (cluster("IDEMPOTENT_WRITE"),),
         {"transactional_id": None, "transaction_timeout_ms": 60_000},
         (Needed(TOPIC, "orders", "WRITE"),),
     ),
@@ -427,7 +409,7 @@ SCENARIOS: Final = (
         "AddPartitionsToTxn of brokers",
         "AddPartitionsToTxn",
         4,
-        (_cluster("CLUSTER_ACTION"),),
+        (cluster("CLUSTER_ACTION"),),
         {
             "transactions": [
                 {
@@ -457,7 +439,7 @@ SCENARIOS: Final = (
         "WriteTxnMarkers",
         "WriteTxnMarkers",
         1,
-        (_cluster("CLUSTER_ACTION"),),
+        (cluster("CLUSTER_ACTION"),),
         {
             "markers": [
                 {
@@ -469,7 +451,7 @@ SCENARIOS: Final = (
                 }
             ]
         },
-        (_cluster("ALTER"),),
+        (cluster("ALTER"),),
     ),
     Scenario(
         "OffsetForLeaderEpoch",
@@ -480,7 +462,7 @@ SCENARIOS: Final = (
             "replica_id": -1,
             "topics": [{"topic": "orders", "partitions": [{"partition": 0, "leader_epoch": 0}]}],
         },
-        (_cluster("CLUSTER_ACTION"),),
+        (cluster("CLUSTER_ACTION"),),
     ),
     Scenario(
         "DescribeConfigs of a topic",
@@ -503,14 +485,21 @@ SCENARIOS: Final = (
         "DescribeConfigs of a broker",
         "DescribeConfigs",
         4,
-        (_cluster("DESCRIBE_CONFIGS"),),
+        (cluster("DESCRIBE_CONFIGS"),),
         {"resources": [_config(4, "1", "log.retention.ms")], **_DESCRIBED_CONFIGS},
+    ),
+    Scenario(
+        "DescribeConfigs of client metrics",
+        "DescribeConfigs",
+        4,
+        (cluster("DESCRIBE_CONFIGS"),),
+        {"resources": [_config(16, "subscription", "interval.ms")], **_DESCRIBED_CONFIGS},
     ),
     Scenario(
         "DescribeConfigs of loggers",
         "DescribeConfigs",
         4,
-        (_cluster("DESCRIBE_CONFIGS"),),
+        (cluster("DESCRIBE_CONFIGS"),),
         {"resources": [_config(8, "1", "root")], **_DESCRIBED_CONFIGS},
     ),
     Scenario(
@@ -524,7 +513,7 @@ SCENARIOS: Final = (
         "AlterConfigs of a broker",
         "AlterConfigs",
         2,
-        (_cluster("ALTER_CONFIGS"),),
+        (cluster("ALTER_CONFIGS"),),
         _alter(4, "1", "log.retention.ms", "1000000"),
     ),
     Scenario(
@@ -545,23 +534,44 @@ SCENARIOS: Final = (
         "IncrementalAlterConfigs of a broker",
         "IncrementalAlterConfigs",
         1,
-        (_cluster("ALTER_CONFIGS"),),
+        (cluster("ALTER_CONFIGS"),),
         _alter(4, "1", "log.retention.ms", "1000000", config_operation=0),
+    ),
+    Scenario(
+        "AlterConfigs of client metrics",
+        "AlterConfigs",
+        2,
+        (cluster("ALTER_CONFIGS"),),
+        _alter(16, "subscription", "interval.ms", "60000"),
+    ),
+    Scenario(
+        "IncrementalAlterConfigs of client metrics",
+        "IncrementalAlterConfigs",
+        1,
+        (cluster("ALTER_CONFIGS"),),
+        _alter(16, "subscription", "interval.ms", "60000", config_operation=0),
     ),
     Scenario(
         "IncrementalAlterConfigs of loggers",
         "IncrementalAlterConfigs",
         1,
-        (_cluster("ALTER_CONFIGS"),),
+        (cluster("ALTER_CONFIGS"),),
         _alter(8, "1", "root", "INFO", config_operation=0),
     ),
     Scenario(
         "ListConfigResources",
         "ListConfigResources",
         1,
-        (_cluster("DESCRIBE_CONFIGS"),),
+        (cluster("DESCRIBE_CONFIGS"),),
         {"resource_types": [4]},
         only=("1",),
+    ),
+    Scenario(
+        "ListConfigResources of client metrics",
+        "ListConfigResources",
+        1,
+        (cluster("DESCRIBE_CONFIGS"),),
+        {"resource_types": [16]},
     ),
     Scenario(
         "CreatePartitions",
@@ -578,7 +588,7 @@ SCENARIOS: Final = (
         "DescribeLogDirs",
         "DescribeLogDirs",
         4,
-        (_cluster("DESCRIBE"),),
+        (cluster("DESCRIBE"),),
         {"topics": []},
         deep=False,
     ),
@@ -586,28 +596,28 @@ SCENARIOS: Final = (
         "ElectLeaders",
         "ElectLeaders",
         2,
-        (_cluster("ALTER"),),
+        (cluster("ALTER"),),
         {"election_type": 0, "topic_partitions": [{"topic": "orders", "partitions": [0]}]},
     ),
     Scenario(
         "AlterPartitionReassignments",
         "AlterPartitionReassignments",
         0,
-        (_cluster("ALTER"),),
+        (cluster("ALTER"),),
         {"topics": [{"name": "missing", "partitions": [{"partition_index": 0, "replicas": [1]}]}]},
     ),
     Scenario(
         "ListPartitionReassignments",
         "ListPartitionReassignments",
         0,
-        (_cluster("DESCRIBE"),),
+        (cluster("DESCRIBE"),),
         {"topics": None},
     ),
     Scenario(
         "UpdateFeatures",
         "UpdateFeatures",
         1,
-        (_cluster("ALTER"),),
+        (cluster("ALTER"),),
         {"feature_updates": [], "validate_only": True},
         deep=False,
     ),
@@ -615,7 +625,7 @@ SCENARIOS: Final = (
         "DescribeQuorum",
         "DescribeQuorum",
         1,
-        (_cluster("DESCRIBE"),),
+        (cluster("DESCRIBE"),),
         {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]},
         deep=False,
     ),
@@ -623,7 +633,7 @@ SCENARIOS: Final = (
         "DescribeCluster",
         "DescribeCluster",
         1,
-        (_cluster("DESCRIBE"),),
+        (cluster("DESCRIBE"),),
         {"include_cluster_authorized_operations": True},
     ),
     Scenario(
@@ -677,28 +687,28 @@ SCENARIOS: Final = (
             "topic_partitions": [],
         },
     ),
-    Scenario("DescribeAcls", "DescribeAcls", 3, (_cluster("DESCRIBE"),), _ANY_ACL),
-    Scenario("CreateAcls", "CreateAcls", 3, (_cluster("ALTER"),), {"creations": [_INVALID_ACL]}),
-    Scenario("DeleteAcls", "DeleteAcls", 3, (_cluster("ALTER"),), {"filters": [_ANY_ACL]}),
+    Scenario("DescribeAcls", "DescribeAcls", 3, (cluster("DESCRIBE"),), _ANY_ACL),
+    Scenario("CreateAcls", "CreateAcls", 3, (cluster("ALTER"),), {"creations": [_INVALID_ACL]}),
+    Scenario("DeleteAcls", "DeleteAcls", 3, (cluster("ALTER"),), {"filters": [_ANY_ACL]}),
     Scenario(
         "DescribeUserScramCredentials",
         "DescribeUserScramCredentials",
         0,
-        (_cluster("DESCRIBE"),),
+        (cluster("DESCRIBE"),),
         {"users": [{"name": "nobody"}]},
     ),
     Scenario(
         "AlterUserScramCredentials",
         "AlterUserScramCredentials",
         0,
-        (_cluster("ALTER"),),
+        (cluster("ALTER"),),
         {"deletions": [{"name": "nobody", "mechanism": 1}], "upsertions": []},
     ),
     Scenario(
         "DescribeClientQuotas",
         "DescribeClientQuotas",
         1,
-        (_cluster("DESCRIBE_CONFIGS"),),
+        (cluster("DESCRIBE_CONFIGS"),),
         {
             "components": [{"entity_type": "user", "match_type": 0, "match": "nobody"}],
             "strict": False,
@@ -708,7 +718,7 @@ SCENARIOS: Final = (
         "AlterClientQuotas",
         "AlterClientQuotas",
         1,
-        (_cluster("ALTER_CONFIGS"),),
+        (cluster("ALTER_CONFIGS"),),
         {
             "entries": [
                 {
@@ -719,7 +729,7 @@ SCENARIOS: Final = (
             "validate_only": True,
         },
     ),
-    Scenario("UnregisterBroker", "UnregisterBroker", 0, (_cluster("ALTER"),), {"broker_id": 4711}),
+    Scenario("UnregisterBroker", "UnregisterBroker", 0, (cluster("ALTER"),), {"broker_id": 4711}),
 )
 
 
@@ -944,17 +954,22 @@ def cases() -> list[Case]:
     found: list[Case] = []
     for scenario in ALL:
         for title, acls in _variants(scenario):
-            user = f"u{len(found):04}"
-            found.append(Case(scenario, title, user, tuple(_of(user, acl) for acl in acls)))
+            number = len(found)
+            user, host = f"u{number:04}", f"127.1.{number // 250}.{number % 250 + 1}"
+            own = tuple(_of(user, host, acl) for acl in acls)
+            found.append(Case(scenario, title, user, host, own))
     titles = {(case.scenario.title, case.title) for case in found}
     assert len(titles) == len(found), "two cases have one title: only one of them is recorded"
     return found
 
 
-def _of(user: str, acl: Acl) -> Acl:
-    return acl._replace(
-        principal=f"User:{user}", resource_name=acl.resource_name.replace(USER, user)
-    )
+def _of(user: str, host: str, acl: Acl) -> Acl:
+    if acl.principal == ANY_PRINCIPAL:
+        if acl.resource_type is TOPIC or USER not in acl.resource_name:
+            acl = acl._replace(host=host)  # other cases have the resource, too, or list it
+    else:
+        acl = acl._replace(principal=f"User:{user}")
+    return acl._replace(resource_name=acl.resource_name.replace(USER, user))
 
 
 def _acl(
@@ -1016,9 +1031,25 @@ def _of_resource(target: Needed) -> Iterator[tuple[str, list[Acl]]]:
     everything = _acl(target, "ALL")
     yield f"allow ALL, deny {operation}", [everything, _acl(target, operation, DENY)]
     yield "allow ALL, deny ALL", [everything, _acl(target, "ALL", DENY)]
+    yield f"allow {operation} to User:*", [_of_anyone(target)]
+    yield f"allow ALL, deny {operation} to User:*", [everything, _of_anyone(target, DENY)]
+    yield (
+        f"allow {operation} to User:*, deny it",
+        [_of_anyone(target), _acl(target, operation, DENY)],
+    )
     if target.type is CLUSTER:
         return  # its name is no pattern
     prefix = target.name[:3]
+    yield f"allow {operation} prefixed to User:*", [_of_anyone(target, ALLOW, PREFIXED, prefix)]
+    yield f"allow {operation} on * to User:*", [_of_anyone(target, name="*")]
+    yield (
+        f"allow ALL, deny {operation} prefixed to User:*",
+        [everything, _of_anyone(target, DENY, PREFIXED, prefix)],
+    )
+    yield (
+        f"allow ALL, deny {operation} on * to User:*",
+        [everything, _of_anyone(target, DENY, name="*")],
+    )
     yield f"allow {operation} prefixed", [_acl(target, operation, ALLOW, PREFIXED, prefix)]
     yield f"allow {operation} of another prefix", [_acl(target, operation, ALLOW, PREFIXED, "zzz")]
     yield f"allow {operation} on *", [_acl(target, operation, name="*")]
@@ -1030,6 +1061,17 @@ def _of_resource(target: Needed) -> Iterator[tuple[str, list[Acl]]]:
         ],
     )
     yield f"allow ALL, deny {operation} on *", [everything, _acl(target, operation, DENY, name="*")]
+
+
+def _of_anyone(
+    target: Needed,
+    permission: Permission = ALLOW,
+    pattern: PatternType = LITERAL,
+    name: str | None = None,
+) -> Acl:
+    return _acl(target, target.operation, permission, pattern, name)._replace(
+        principal=ANY_PRINCIPAL
+    )
 
 
 # -- requests and responses ------------------------------------------------------------------------
@@ -1227,6 +1269,8 @@ async def prepare_groups(ask: Ask) -> bool:
     """Groups and a transaction, which the coordinators may not have loaded yet. Returns whether all
     exist; call it again otherwise.
     """
+    if not await _prepare_share_group(ask):
+        return False  # later: a second InitProducerId would abort the transaction
     codes = []
     for group_id, topic in (("shop", "orders"), ("kept", "other")):
         request = {
@@ -1272,6 +1316,24 @@ async def prepare_groups(ask: Ask) -> bool:
     return not any(codes)
 
 
+_NOT_LOADED: Final = {14, 15, 16}
+"""Error codes of a coordinator that does not serve yet."""
+
+
+async def _prepare_share_group(ask: Ask) -> bool:
+    """Returns whether the group has a member with a partition, and a share coordinator."""
+    await ask("FindCoordinator", 3, {"key": "sharers", "key_type": 0})
+    member = await ask("ShareGroupHeartbeat", 1, SHARING_MEMBER)
+    if member["error_code"] or not (member["assignment"] or {}).get("topic_partitions"):
+        return False
+    keys = {"coordinator_keys": [SHARE_PARTITION], "key_type": 2}
+    found = await ask("FindCoordinator", 6, keys)
+    if found["coordinators"][0]["error_code"]:
+        return False
+    state = await ask("ReadShareGroupStateSummary", 0, SHARE_STATE)
+    return state["results"][0]["partitions"][0]["error_code"] not in _NOT_LOADED
+
+
 def ids_of(case: Case, ids: Mapping[str, UUID]) -> dict[UUID, UUID]:
     return {
         TOPIC_ID: ids["orders"],
@@ -1291,6 +1353,15 @@ OPEN_APIS: Final = ("ApiVersions", "SaslAuthenticate", "SaslHandshake")
 """APIs that need no permission."""
 
 
+_RESOURCES: Final = {
+    TOPIC: "the topic",
+    GROUP: "the group",
+    CLUSTER: "the cluster",
+    TRANSACTION: "the transactional id",
+    ResourceType.USER: "the owner of the token, a User resource",
+}
+
+
 def table() -> str:
     """Which operation each API needs, as a table in Markdown."""
     needed: dict[str, dict[str, None]] = {}
@@ -1301,6 +1372,8 @@ def table() -> str:
 
 
 def _formula(scenario: Scenario) -> str:
+    if scenario.note:
+        return scenario.note
     parts = []
     for needed in scenario.needs:
         replaced_by = [one for one in scenario.alternatives if _is_replaced(scenario, one, needed)]
@@ -1309,5 +1382,4 @@ def _formula(scenario: Scenario) -> str:
 
 
 def _text_of(needed: Needed) -> str:
-    words = {TOPIC: "the topic", GROUP: "the group", CLUSTER: "the cluster"}
-    return f"{needed.operation} on {words.get(needed.type, 'the transactional id')}"
+    return f"{needed.operation} on {_RESOURCES[needed.type]}"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 import trio
@@ -12,8 +14,9 @@ import trio
 from mqd.client.errors import ConnectionBroken
 from mqd.client.peer import PeerConnection
 from mqd.protocol import apis
+from mqd.security.client_listeners import SecurityProtocol
 from mqd.security.principal import ANONYMOUS, Principal
-from mqd.server.served_apis import SERVED, Handler
+from mqd.server.served_apis import SERVED, SERVED_TO_CLIENTS, SHARE_GROUPS, Handler
 from mqd.testing import Cluster, run
 from tests.server.acl_matrix import (
     ALL,
@@ -41,6 +44,7 @@ OPTIONS = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:admin;User:ANONYMOUS",
     "group.initial.rebalance.delay.ms": "0",
+    "group.coordinator.rebalance.protocols": "classic,consumer,share",
 }
 
 
@@ -55,10 +59,26 @@ class Asker:
         self._cluster = cluster
         self._connection = connection
 
-    def become(self, principal: Principal) -> None:
+    def become(self, principal: Principal, host: str = "127.0.0.1") -> None:
         for connection in self._cluster.daemon(1).server._connections:
             if connection.client_listener is not None:
                 connection.principal = principal
+                connection.peer = f"{host}:4711"
+                connection.client_listener = replace(
+                    connection.client_listener, protocol=SecurityProtocol.SASL_PLAINTEXT
+                )
+
+    async def as_user(self, case: Case, version: int, ids: Mapping[str, UUID]) -> str:
+        """The shape of the response to the user of the case."""
+        scenario, known = case.scenario, ids_of(case, ids)
+        if scenario.before is not None:
+            self.become(ANONYMOUS)
+            api, at, body = scenario.before
+            before = await self(api, at, substituted(body, case.user, known))
+            assert not before["error_code"], before
+        self.become(Principal("User", case.user), case.host)
+        request = substituted(scenario.request, case.user, known)
+        return shape(case, await self(scenario.api, version, request))
 
     async def __call__(
         self, api_name: str, version: int, request: Mapping[str, Any]
@@ -81,24 +101,18 @@ async def answers_of(requested: list[Case]) -> Answers:
                 break
             await trio.sleep(0.1)
         for case in requested:
-            scenario = case.scenario
-            ask.become(Principal("User", case.user))
-            request = substituted(scenario.request, case.user, ids_of(case, ids))
-            response = await ask(scenario.api, scenario.version, request)
-            found.setdefault(scenario.title, {})[case.title] = shape(case, response)
+            text = await ask.as_user(case, case.scenario.version, ids)
+            found.setdefault(case.scenario.title, {})[case.title] = text
         versions: dict[tuple[str, int], str] = {}
         for case, version in denied_in_all_versions(requested):
             if not is_expressible(case, version):
                 continue
-            ask.become(Principal("User", case.user))
-            request = substituted(case.scenario.request, case.user, ids_of(case, ids))
             try:
-                response = await ask(case.scenario.api, version, request)
+                text = await ask.as_user(case, version, ids)
             except ConnectionBroken:
-                versions[case.scenario.title, version] = CLOSED
+                text = CLOSED
                 ask = Asker(cluster, await cluster.connect(1))
-            else:
-                versions[case.scenario.title, version] = shape(case, response)
+            versions[case.scenario.title, version] = text
         ask.become(ANONYMOUS)
     return found, versions
 
@@ -120,7 +134,8 @@ def test_denials_are_those_of_apache_kafka_in_each_version(answers: Answers) -> 
 
 
 def test_every_api_of_clients_is_in_the_matrix() -> None:
-    served = {Handler(name).api.name for name in SERVED} | {"Produce", "Fetch"}
+    names = (*SERVED, *SERVED_TO_CLIENTS, *SHARE_GROUPS)
+    served = {Handler(name).api.name for name in names} | {"Produce", "Fetch"}
     assert sorted(served - {scenario.api for scenario in SCENARIOS} - set(OPEN_APIS)) == []
 
 

@@ -79,6 +79,8 @@ def _check_authorized(context: Context, key: str, key_type: int) -> None:
     elif key_type == TRANSACTION:
         require(context, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, key)
     elif key_type == SHARE:
+        if context.header.api_version < _SHARE_FROM:
+            raise MqError(ErrorCode.INVALID_REQUEST, "Share partitions need version 6.")
         require_cluster(context, Operation.CLUSTER_ACTION)
 
 
@@ -96,11 +98,8 @@ def find(context: Context, key: str, key_type: int) -> BrokerImage:
             f"There is no coordinator for keys of type {key_type}; groups are 0, transactions 1, "
             "share partitions 2.",
         )
-    if key_type == SHARE:
-        if context.header.api_version < _SHARE_FROM:
-            raise MqError(ErrorCode.INVALID_REQUEST, "Share partitions need version 6.")
-        if parse_coordinator_key(key) is None:
-            raise MqError(ErrorCode.INVALID_REQUEST, f"Not a share partition: {key!r}.")
+    if key_type == SHARE and parse_coordinator_key(key) is None:
+        raise MqError(ErrorCode.INVALID_REQUEST, f"Not a share partition: {key!r}.")
     if len(key.encode()) > COORDINATOR_KEY_BYTES_MAX:
         raise MqError(
             ErrorCode.INVALID_REQUEST,

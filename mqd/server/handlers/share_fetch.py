@@ -145,8 +145,12 @@ class _Fetch:
                 bytes_left -= len(found.records)
 
     def rows(self, acknowledged: Mapping[Place, MqError | None]) -> list[tuple[Place, Any]]:
-        """The rows of partitions with records, errors or acknowledgements."""
+        """The rows of partitions with records, errors or acknowledgements. The first response of a
+        session has a row for each partition, as in Apache Kafka.
+        """
         rows: dict[Place, dict[str, Any]] = {}
+        if self._request.share_session_epoch == INITIAL_EPOCH:
+            rows = {place: {"error_code": ErrorCode.NONE} for place in self._session.places}
         for place, refused in acknowledged.items():
             row = rows.setdefault(place, {"error_code": ErrorCode.NONE})
             if refused is not None:
