@@ -81,7 +81,7 @@ slow: $(STAMP)
 ## Attack a real node with hostile requests and connections, in less
 ## than two minutes.
 hostile: $(STAMP)
-	@$(PYTEST) -q tests/hostile
+	@$(PYTEST) -q -n 2 --dist loadgroup tests/hostile
 
 ## Test the Spark connector and its pipelines on three real nodes
 ## (minutes; needs Java).

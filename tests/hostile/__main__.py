@@ -10,11 +10,12 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 
 from tests.hostile.attacks import ATTACKS
-from tests.hostile.trial import Ports, Waits, good_client, kafka, mqd, waits_under
+from tests.hostile.trial import Attackers, Ports, Waits, good_client, kafka, mqd, waits_under
 
 CONNECTIONS = (1, 5, 50)
 START_SECONDS = 15
@@ -60,6 +61,7 @@ def main() -> None:
         flush=True,
     )
     with ExitStack() as stack:
+        attackers = stack.enter_context(closing(Attackers()))
         ports = {}
         for broker, started in brokers.items():
             print(f"Starting {broker}, with a topic of {known} partitions.", flush=True)
@@ -81,7 +83,7 @@ def main() -> None:
                     attack,
                     connections,
                     attacked,
-                    lambda ports: waits_under(ports, attack, connections, known, seconds),  # noqa: B023
+                    partial(waits_under, attackers, attack, connections, known, seconds),
                 )
 
 

@@ -15,7 +15,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -31,7 +31,7 @@ from tests.hostile.attacks import ATTACKS
 from tests.hostile.costly import Recompressions
 from tests.hostile.good_client import EVERY_SECONDS, TOPIC
 from tests.hostile.machine import on_reference_machine
-from tests.hostile.trial import attacking
+from tests.hostile.trial import Attackers, attacking
 from tests.nodes import RunningNode, ask, batch, connected, create_topic, node, produce
 
 REQUESTS = 40
@@ -56,6 +56,16 @@ OPTIONS = {
 }
 
 
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("attacks")]
+"""One attack at a time: each needs a core for the node, and one for the attackers."""
+
+
+@pytest.fixture(scope="module")
+def attackers() -> Iterator[Attackers]:
+    with closing(Attackers()) as one:
+        yield one
+
+
 @pytest.fixture
 def frozen() -> Iterator[None]:
     """A node in its own process runs no full garbage collections; in this process they would visit
@@ -65,11 +75,10 @@ def frozen() -> Iterator[None]:
     gc.unfreeze()
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("frozen")
 @pytest.mark.parametrize("attack", ATTACKS)
 async def test_a_good_client_waits_no_longer_than_the_bounds(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, attack: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, attackers: Attackers, attack: str
 ) -> None:
     caplog.set_level(logging.CRITICAL)
     kind = ATTACKS[attack]
@@ -83,7 +92,7 @@ async def test_a_good_client_waits_no_longer_than_the_bounds(
             gc.freeze()
             for connections, bound in BOUNDS.items():
                 waits, elapsed, before = [], [], resident_bytes()
-                async with attacking(port, attack, connections, kind.tested_partitions):
+                async with attacking(attackers, port, attack, connections, kind.tested_partitions):
                     for _ in range(REQUESTS):
                         began, clock, kept = (
                             time.thread_time(),
@@ -111,10 +120,9 @@ async def test_a_good_client_waits_no_longer_than_the_bounds(
     assert not failures
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("frozen")
 async def test_a_small_batch_is_compressed_before_large_ones(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, attackers: Attackers
 ) -> None:
     """A good client whose batches the node compresses again waits for few slices of the attackers'
     batches. In CPU time of the process, with its threads.
@@ -127,7 +135,7 @@ async def test_a_small_batch_is_compressed_before_large_ones(
         connected(running) as client,
     ):
         await prepare(client, 1, "gzip")
-        async with attacking(running.port, Recompressions.name, 50, 1):
+        async with attacking(attackers, running.port, Recompressions.name, 50, 1):
             await trio.sleep(ATTACKED_SECONDS)
             for _ in range(COMPRESSIONS):
                 began = time.process_time()

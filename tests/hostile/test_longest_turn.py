@@ -44,7 +44,8 @@ async def longest_step(running: RunningNode, steps: Steps, worst: Worst) -> floa
 async def check(running: RunningNode, steps: Steps, worst: Worst) -> None:
     tried = []
     for _ in range(TRIES):
-        tried.append(on_reference_machine(await longest_step(running, steps, worst)))
+        seconds = await longest_step(running, steps, worst)
+        tried.append(on_reference_machine(seconds, SECONDS_MAX))
         if tried[-1] < SECONDS_MAX:
             break
     print(
@@ -224,7 +225,7 @@ async def test_existing_rows(tmp_path: Path) -> None:
                 failures.append(str(error).splitlines()[0])
         await until_removed(tmp_path)
         print(f"{'removal of their logs':75} {1000 * steps.longest:15.1f} ms")
-        if on_reference_machine(steps.longest) >= SECONDS_MAX:
+        if on_reference_machine(steps.longest, SECONDS_MAX) >= SECONDS_MAX:
             failures.append(f"removal of logs {steps.longest} {steps.of}")
         trio.lowlevel.remove_instrument(steps)
     assert not failures

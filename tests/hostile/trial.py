@@ -17,6 +17,7 @@ import trio
 from chaos.node import KafkaNode, Node, free_port
 from mqd.peers import load_peers
 from tests.hostile.attack import KNOWN_TOPIC, Attack
+from tests.hostile.attacker import END
 from tests.hostile.attacks import ATTACKS
 from tests.hostile.good_client import TOPIC
 from tests.hostile.wire import Wire
@@ -130,53 +131,67 @@ def good_client(port: int, seconds: float, size: int = Attack.good_bytes) -> Wai
     return Waits(**json.loads(found.stdout))
 
 
-def waits_under(ports: Ports, attack: str, connections: int, known: int, seconds: float) -> Waits:
+class Attackers:
+    """The process from which attacks are forked. It starts at once, and imports its modules while
+    a node starts.
+    """
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.hostile.attacker"],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=_environment(),
+        )
+
+    def close(self) -> None:
+        """Also an attack ends that still runs."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+    def begin(self, port: int, attack: str, connections: int, known: int) -> None:
+        """Returns when the connections are open."""
+        self._send(f"{port} {connections} {known} {attack}", "begun")
+
+    def end(self) -> None:
+        self._send(END, "ended")
+
+    def _send(self, line: str, answer: str) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        received = self._process.stdout.readline()
+        assert received == answer + "\n", received
+
+
+def waits_under(
+    attackers: Attackers, attack: str, connections: int, known: int, seconds: float, ports: Ports
+) -> Waits:
     """The good client's waits while `connections` connections attack."""
     kind = ATTACKS[attack]
     port = ports.attacked_by(kind)
     assert port is not None
-    with _attacker(port, attack, connections, known) as attacker:
-        _wait_until_begun(attacker)
+    attackers.begin(port, attack, connections, known)
+    try:
         return good_client(ports.client, seconds, kind.good_bytes)
+    finally:
+        attackers.end()
 
 
 @asynccontextmanager
-async def attacking(port: int, attack: str, connections: int, known: int) -> AsyncIterator[None]:
-    """During the block, a process attacks the node on this port, which may run in this process."""
-    with _attacker(port, attack, connections, known) as attacker:
-        await trio.to_thread.run_sync(_wait_until_begun, attacker)
-        yield
-
-
-@contextmanager
-def _attacker(
-    port: int, attack: str, connections: int, known: int
-) -> Iterator[subprocess.Popen[str]]:
-    command = [
-        sys.executable,
-        "-m",
-        "tests.hostile.attacker",
-        str(port),
-        attack,
-        str(connections),
-        str(known),
-    ]
-    attacker = subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=_environment()
-    )
+async def attacking(
+    attackers: Attackers, port: int, attack: str, connections: int, known: int
+) -> AsyncIterator[None]:
+    """Attack the node on this port, which may run in this process, during the block."""
+    await trio.to_thread.run_sync(attackers.begin, port, attack, connections, known)
     try:
-        yield attacker
+        yield
     finally:
-        attacker.kill()
-        attacker.wait()
-        assert attacker.stdout is not None
-        attacker.stdout.close()
-
-
-def _wait_until_begun(attacker: subprocess.Popen[str]) -> None:
-    assert attacker.stdout is not None
-    line = attacker.stdout.readline()
-    assert line == "begun\n", line
+        attackers.end()
 
 
 def _environment() -> dict[str, str]:
