@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from itertools import chain
 
 from mqd.controller.decision_options import NOT_KNOWN, DecisionOptions
 from mqd.controller.image import MetadataImage
@@ -28,9 +27,28 @@ def place_on(
     return place(racks, partitions, factor, start, load=load, fenced=unusable)
 
 
-def check_assignment(image: MetadataImage, replicas: tuple[NodeId, ...], factor: int) -> None:
-    """Raise INVALID_REPLICA_ASSIGNMENT or INVALID_REPLICATION_FACTOR."""
-    problem = None
+def check_assignments(
+    image: MetadataImage, replica_lists: Iterable[tuple[NodeId, ...]], factor: int
+) -> None:
+    """Raise INVALID_REPLICA_ASSIGNMENT or INVALID_REPLICATION_FACTOR for the first bad list."""
+    brokers, may_lead = image.brokers.keys(), image.may_lead()
+    for replicas in dict.fromkeys(replica_lists):
+        different = frozenset(replicas)
+        if not (
+            len(replicas) == len(different) == factor
+            and brokers >= different
+            and not may_lead.isdisjoint(different)
+        ):
+            raise _bad_assignment(image, replicas, factor)
+
+
+def _bad_assignment(image: MetadataImage, replicas: tuple[NodeId, ...], factor: int) -> MqError:
+    problem = "None of the brokers that a partition is assigned to is alive."
+    if len(replicas) != factor:
+        problem = (
+            "All partitions of a topic have as many replicas: here one has "
+            f"{len(replicas)} and another {factor}."
+        )
     if not replicas:
         problem = "A partition is assigned to no broker at all."
     for node_id in sorted(set(replicas)):
@@ -38,16 +56,7 @@ def check_assignment(image: MetadataImage, replicas: tuple[NodeId, ...], factor:
             problem = f"Broker {node_id} is not registered."
         elif replicas.count(node_id) > 1:
             problem = f"Broker {node_id} is named more than once for one partition."
-    if problem is None and len(replicas) != factor:
-        problem = (
-            "All partitions of a topic have as many replicas: here one has "
-            f"{len(replicas)} and another {factor}."
-        )
-    if problem is None and image.may_lead().isdisjoint(replicas):
-        problem = "None of the brokers that a partition is assigned to is alive."
-    if problem is not None:
-        raise MqError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
-    check_replication_factor(len(replicas), len(image.brokers))
+    return MqError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
 
 
 def check_factor(image: MetadataImage, factor: int) -> None:
@@ -61,21 +70,32 @@ def check_factor(image: MetadataImage, factor: int) -> None:
 
 def load_of(image: MetadataImage) -> dict[NodeId, Load]:
     """The load of each broker. Counts preferred leaders, not those that lead now."""
-    leaders: Counter[NodeId] = Counter()
-    replicas: Counter[NodeId] = Counter()
-    for topic in image.topics.values():
-        leaders.update([partition.replicas[0] for partition in topic.partitions])
-        replicas.update(chain.from_iterable(partition.replicas for partition in topic.partitions))
+    leaders, replicas = _count(
+        partition.replicas for topic in image.topics.values() for partition in topic.partitions
+    )
     return {node_id: Load(leaders[node_id], replicas[node_id]) for node_id in replicas}
 
 
+def _count(
+    replica_lists: Iterable[tuple[NodeId, ...]],
+) -> tuple[Counter[NodeId], Counter[NodeId]]:
+    """The number of preferred leaders and of replicas on each broker. Equal lists are counted
+    together: most partitions share a few.
+    """
+    leaders: Counter[NodeId] = Counter()
+    replicas: Counter[NodeId] = Counter()
+    for nodes, count in Counter(replica_lists).items():
+        leaders[nodes[0]] += count
+        for node_id in nodes:
+            replicas[node_id] += count
+    return leaders, replicas
+
+
 def add_load(load: dict[NodeId, Load], placements: Iterable[Placement]) -> None:
-    for placement in placements:
-        for node_id in placement.replicas:
-            before = load.get(node_id, Load())
-            load[node_id] = Load(
-                before.leaders + (node_id == placement.replicas[0]), before.replicas + 1
-            )
+    leaders, replicas = _count(placement.replicas for placement in placements)
+    for node_id, count in replicas.items():
+        before = load.get(node_id, Load())
+        load[node_id] = Load(before.leaders + leaders[node_id], before.replicas + count)
 
 
 def check_descriptors(
@@ -84,7 +104,7 @@ def check_descriptors(
     """Raise POLICY_VIOLATION if a broker would have more partitions than file descriptors: it could
     not open them.
     """
-    added = Counter(node_id for placement in placements for node_id in placement.replicas)
+    _, added = _count(placement.replicas for placement in placements)
     for node_id, count in added.items():
         most = options.partitions_max.get(node_id, NOT_KNOWN)
         present = load.get(node_id, Load()).replicas
@@ -104,12 +124,13 @@ def placements_of(
     is empty.
     """
     may_lead = image.may_lead()
-    placements = []
-    for replicas in replica_lists:
+    placements: dict[tuple[NodeId, ...], Placement] = {}
+    lists = list(replica_lists)
+    for replicas in dict.fromkeys(lists):
         alive = (
             replicas
             if may_lead.issuperset(replicas)
             else tuple(node_id for node_id in replicas if node_id in may_lead)
         )
-        placements.append(Placement(replicas, alive[0], alive))
-    return tuple(placements)
+        placements[replicas] = Placement(replicas, alive[0], alive)
+    return tuple(map(placements.__getitem__, lists))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from mqd.controller.assignments import (
     add_load,
-    check_assignment,
+    check_assignments,
     check_descriptors,
     check_factor,
     load_of,
@@ -128,8 +128,7 @@ def _add_partitions(
                 f"The request adds {added} partition(s), but has {len(growth.assignments)} "
                 "assignments.",
             )
-        for replicas in growth.assignments:
-            check_assignment(image, replicas, factor)
+        check_assignments(image, growth.assignments, factor)
         replica_lists = list(growth.assignments)
     else:
         check_factor(image, factor)

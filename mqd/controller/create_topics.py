@@ -15,7 +15,7 @@ from uuid import UUID
 from mqd.config import TOPIC_OPTIONS, NodeConfig
 from mqd.controller.assignments import (
     add_load,
-    check_assignment,
+    check_assignments,
     check_descriptors,
     check_factor,
     load_of,
@@ -240,8 +240,7 @@ def _assigned(image: MetadataImage, topic: NewTopic) -> list[tuple[NodeId, ...]]
             )
         by_partition[partition] = replicas
     factor = len(topic.assignments[0][1])
-    for _, replicas in topic.assignments:
-        check_assignment(image, replicas, factor)
+    check_assignments(image, (replicas for _, replicas in topic.assignments), factor)
     if sorted(by_partition) != list(range(len(by_partition))):
         raise MqError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,

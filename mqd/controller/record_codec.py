@@ -90,16 +90,27 @@ def _get_optional_epoch(reader: FieldReader) -> int:
 
 
 def _put_placements(out: bytearray, partitions: tuple[Placement, ...]) -> None:
-    """Compact, and regular for zlib: the ISR is written only if it is not all replicas."""
+    """Compact, and regular for zlib: the ISR is written only if it is not all replicas. Equal
+    placements are encoded once.
+    """
     put_uvarint(out, len(partitions))
-    for replicas, leader, isr in partitions:
-        put_nodes(out, replicas)
-        put_node(out, leader)
-        if isr == replicas:
-            put_uvarint(out, 0)
-        else:
-            put_uvarint(out, 1)
-            put_nodes(out, isr)
+    encoded = dict.fromkeys(partitions, b"")
+    for placement in encoded:
+        encoded[placement] = _encode_placement(placement)
+    out += b"".join(map(encoded.__getitem__, partitions))
+
+
+def _encode_placement(placement: Placement) -> bytes:
+    replicas, leader, isr = placement
+    out = bytearray()
+    put_nodes(out, replicas)
+    put_node(out, leader)
+    if isr == replicas:
+        put_uvarint(out, 0)
+    else:
+        put_uvarint(out, 1)
+        put_nodes(out, isr)
+    return bytes(out)
 
 
 def _get_placements(reader: FieldReader) -> tuple[Placement, ...]:

@@ -55,6 +55,10 @@ def put_node(out: bytearray, value: NodeId) -> None:
 
 
 def put_nodes(out: bytearray, values: tuple[NodeId, ...]) -> None:
+    """Most clusters have node ids of one byte: those are written at once."""
+    if values and max(values) <= 0x7F and len(values) <= 0x7F:
+        out += bytes((len(values), *values))
+        return
     put_uvarint(out, len(values))
     for value in values:
         put_uvarint(out, value)

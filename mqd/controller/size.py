@@ -15,6 +15,7 @@ change that makes the image larger is rejected. Restoring a snapshot rejects not
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from typing import Final
 
 from mqd.controller.image import CLIENT_METRICS, GROUP, NODE, MetadataImage
@@ -163,12 +164,9 @@ def growth(image: MetadataImage, record: MetadataRecord) -> int:
     """Bytes by which the image grows when `record` is applied; negative if it shrinks."""
     match record:
         case CreateTopic():
-            partitions = sum(
-                partition_size(len(placement.replicas)) for placement in record.partitions
-            )
             return (
                 topic_size(record.name)
-                + partitions
+                + _partitions_size(record)
                 + overrides_size(record.name, dict(record.configs))
             )
         case DeleteTopic():
@@ -182,7 +180,7 @@ def growth(image: MetadataImage, record: MetadataRecord) -> int:
                 + overrides_size(topic.name, image.topic_configs(topic.name))
             )
         case AddPartitions():
-            return sum(partition_size(len(placement.replicas)) for placement in record.partitions)
+            return _partitions_size(record)
         case UpdatePartitions():
             partitions_before = image.topics_by_id[record.topic_id].partitions
             return sum(
@@ -235,6 +233,11 @@ def growth(image: MetadataImage, record: MetadataRecord) -> int:
             return _quotas_growth(image, record)
         case _:
             return 0
+
+
+def _partitions_size(record: CreateTopic | AddPartitions) -> int:
+    sizes = Counter(len(placement.replicas) for placement in record.partitions)
+    return sum(count * partition_size(replicas) for replicas, count in sizes.items())
 
 
 _OF_ACCESS: Final = (

@@ -18,6 +18,13 @@ import pytest
 import trio
 
 from mqd.config import NodeConfig
+from mqd.controller.create_partitions import (
+    CreatePartitions,
+    MorePartitions,
+    decide_create_partitions,
+)
+from mqd.controller.create_topics import CreateTopics, decide_create_topics
+from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.image import MetadataImage, PartitionImage, TopicImage
 from mqd.controller.machine import MetadataMachine
 from mqd.controller.snapshot import encode_snapshot
@@ -28,6 +35,7 @@ from mqd.io.net import OsNetwork
 from mqd.limits import (
     INSPECTED_BYTES_MAX,
     INSPECTED_BYTES_PER_RECORD,
+    PARTITIONS_PER_REQUEST_MAX,
     PRODUCERS_PER_PARTITION_MAX,
     RAFT_SNAPSHOT_CHUNK_BYTES,
 )
@@ -42,8 +50,10 @@ from mqd.raft.codec import InstallSnapshot, encode_message
 from mqd.raft.service import RaftService
 from mqd.server.handlers.list_offsets import MAX_TIMESTAMP
 from mqd.types import NodeId
-from tests.hostile.machine import on_reference_machine
+from tests.controller.cluster import new_topic, with_brokers
+from tests.hostile.machine import longest_step, on_reference_machine
 from tests.hostile.steps import Steps
+from tests.hostile.test_longest_assignment import timed
 from tests.log.support import NOW, batch, wait_until
 from tests.server.rig import ME, OTHER, Client, rig, run_until_idle
 from tests.server.test_follower_fetch import Follower, replicated
@@ -53,6 +63,7 @@ FOLLOWED_SECONDS_MAX = 0.01
 """For a fetch of fewer partitions than clusters have, so that the test is short."""
 
 TRIES = 3
+NEW_PARTITIONS_SECONDS_MAX = 0.02
 INSPECTION_SECONDS_MAX = 0.02
 PRODUCERS_SECONDS_MAX = 0.015
 DESCRIBED_SECONDS_MAX = 0.018
@@ -84,6 +95,39 @@ async def test_the_first_fetch_of_a_follower(tmp_path: Path) -> None:
         trio.lowlevel.remove_instrument(steps)
     print(f"first fetch of a follower, {PARTITIONS} partitions: {1000 * min(tried):.1f} ms")
     assert min(tried) < FOLLOWED_SECONDS_MAX, tried
+
+
+# -- new partitions
+
+
+@pytest.mark.parametrize("assigned", [False, True])
+def test_the_largest_validation_of_new_partitions(assigned: bool) -> None:
+    """CreateTopics and CreatePartitions, with three replicas for each partition."""
+    count = PARTITIONS_PER_REQUEST_MAX
+    image, options = with_brokers(1, 2, 3).image, DecisionOptions()
+    nodes = (NodeId(1), NodeId(2), NodeId(3))
+    rows = [PartitionImage(nodes[0], 0, 0, nodes, nodes)]
+    image.insert_topic(TopicImage("grown", UUID(int=1), rows))
+    lists = tuple((nodes[n % 3], nodes[(n + 1) % 3], nodes[(n + 2) % 3]) for n in range(count))
+    topic = new_topic("t", count, 3)
+    if assigned:
+        placed = tuple(enumerate(lists))
+        topic = topic._replace(partitions=-1, replication_factor=-1, assignments=placed)
+    create = CreateTopics((topic,), 1, 3, validate_only=True)
+    more = MorePartitions("grown", 1 + count, lists if assigned else None)
+    grow = CreatePartitions((more,), validate_only=True)
+
+    def run() -> list[float]:
+        return [
+            timed(lambda: checked.extend(decide_create_topics(image, create, options).reply)),
+            timed(lambda: checked.extend(decide_create_partitions(image, grow, options).reply)),
+        ]
+
+    checked: list[Any] = []
+    longest = longest_step(run, NEW_PARTITIONS_SECONDS_MAX)
+    print(f"validation of {count} partitions, assigned={assigned}: {1000 * longest:.1f} ms")
+    assert not any(row.error_code for row in checked)
+    assert longest < NEW_PARTITIONS_SECONDS_MAX
 
 
 # -- metadata snapshots

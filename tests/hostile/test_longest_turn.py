@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import trio
 
-from mqd.limits import CREATED_TOPICS_MAX
+from mqd.limits import CREATED_TOPICS_MAX, PARTITIONS_PER_REQUEST_MAX
 from mqd.protocol import apis
 from tests.hostile.machine import on_reference_machine
 from tests.hostile.steps import Steps
@@ -152,6 +152,32 @@ KNOWN: dict[str, tuple[str, int, Mapping[str, Any]]] = {
         "create_topics",
         7,
         new_topics(CREATED_TOPICS_MAX, validate_only=True),
+    ),
+    "partitions that are only checked": (
+        "create_topics",
+        7,
+        {
+            "timeout_ms": 10_000,
+            "validate_only": True,
+            "topics": [
+                {"name": "n", "num_partitions": PARTITIONS_PER_REQUEST_MAX, "replication_factor": 1}
+            ],
+        },
+    ),
+    "more partitions that are only checked": (
+        "create_partitions",
+        3,
+        {
+            "timeout_ms": 10_000,
+            "validate_only": True,
+            "topics": [
+                {
+                    "name": "big",
+                    "count": PARTITIONS + PARTITIONS_PER_REQUEST_MAX,
+                    "assignments": None,
+                }
+            ],
+        },
     ),
     "new topics": ("create_topics", 7, new_topics(TOPICS)),
     "new topics with long configs": (
