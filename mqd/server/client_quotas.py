@@ -18,6 +18,7 @@ from typing import Final, Protocol
 from mqd.config import NodeConfig
 from mqd.controller.delta import Delta
 from mqd.controller.image import MetadataImage
+from mqd.io.clock import Clock
 from mqd.security.principal import Principal
 from mqd.security.quotas import (
     CONNECTION_CREATION_RATE,
@@ -179,10 +180,10 @@ class NodeQuotas:
         """Mute the connection for a time that the controller has decided, and return that."""
         return self._mute(connection, throttle_ms)
 
-    def admits(self, address: str, now: float) -> bool:
-        """Whether the quota of this address allows one more new connection at `now` (seconds)."""
+    def admits(self, address: str, clock: Clock) -> bool:
+        """Whether the quota of this address allows one more new connection now."""
         return CONNECTION_CREATION_RATE not in self.keys or self._quotas.connect(
-            address, now * 1000
+            address, clock.monotonic() * 1000
         )
 
     def _record(self, key: str, connection: Throttled, amount: float) -> int:

@@ -168,7 +168,7 @@ class ConnectionQuotas:
         where it can.
         """
         address = _address(sock)
-        if not self._quotas.admits(address, self._clock.monotonic()):
+        if not self._quotas.admits(address, self._clock):
             return "the quota connection_creation_rate of this address is exceeded"
         of_address = self._clients[address]
         override = self._max_of_address.get(canonical_host(address))

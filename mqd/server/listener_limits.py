@@ -14,6 +14,7 @@ import trio
 
 from mqd.config import NodeConfig
 from mqd.io.clock import Clock
+from mqd.options import INT_MAX
 from mqd.security.quotas import TokenBucket, Window
 
 logger = logging.getLogger(__name__)
@@ -36,6 +37,8 @@ class CreationRate:
 
     def record(self) -> int:
         """Count a new connection. Returns for how many milliseconds it must wait."""
+        if self._limit == INT_MAX:
+            return 0
         self._tokens.refill(self._limit, _RATE_WINDOW, self._clock.monotonic() * 1000)
         self._tokens.take(1)
         return self._tokens.throttle_ms(self._limit)
