@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
+from weakref import WeakValueDictionary
+
+import trio
 
 from mqd.config import NodeConfig
 from mqd.controller.image import MetadataImage
@@ -69,6 +72,8 @@ class Node:
     """For requests of this node's clients that the controller decides."""
     authorizer: Authorizer = field(default_factory=lambda: Authorizer(enforces=False))
     audit: Audit = field(default_factory=Audit)
+    share_changes: WeakValueDictionary[str, trio.Lock] = field(default_factory=WeakValueDictionary)
+    """By group: held while the states of its share partitions are created or deleted."""
     batch_work: BatchWork = field(init=False)
 
     def __post_init__(self) -> None:

@@ -69,7 +69,10 @@ name of its API. Produce is served to clients only.
 """
 
 SHARE_GROUPS = (
+    "alter_share_group_offsets",
+    "delete_share_group_offsets",
     "delete_share_group_state",
+    "describe_share_group_offsets",
     "initialize_share_group_state",
     "read_share_group_state",
     "read_share_group_state_summary",
@@ -140,6 +143,7 @@ DESCRIBING = frozenset(
     {
         "consumer_group_describe",
         "describe_groups",
+        "describe_share_group_offsets",
         "describe_transactions",
         "share_group_describe",
     }

@@ -30,7 +30,7 @@ from mqd.types import NO_NODE, NO_OFFSET, SHARE_STATE_TOPIC, NodeId, Offset, Top
 RETRY_SECONDS_MAX: Final = 5.0
 """For so long, an operation is repeated while its coordinator cannot be reached or is loading."""
 _PAUSE_SECONDS: Final = 0.05
-_PASSING: Final = frozenset(
+PASSING: Final = frozenset(
     {
         ErrorCode.NOT_COORDINATOR,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -122,16 +122,20 @@ class ShareStatePersister:
     ) -> None:
         """Create the state of a share partition. With an unknown start offset, a state that exists
         stays."""
-        await self._done(
-            key,
-            InitializeState(key, state_epoch, start_offset),
-            "initialize_share_group_state",
-            {
-                "partition": key.partition,
-                "state_epoch": state_epoch,
-                "start_offset": start_offset,
-            },
-        )
+        try:
+            await self._done(
+                key,
+                InitializeState(key, state_epoch, start_offset),
+                "initialize_share_group_state",
+                {
+                    "partition": key.partition,
+                    "state_epoch": state_epoch,
+                    "start_offset": start_offset,
+                },
+            )
+        except MqError as error:
+            if error.code is not ErrorCode.FENCED_STATE_EPOCH or start_offset != NO_OFFSET:
+                raise
 
     async def delete(self, key: ShareKey) -> None:
         await self._done(
@@ -156,7 +160,7 @@ class ShareStatePersister:
             try:
                 return await self._tried(key, operation, api, row)
             except MqError as error:
-                if error.code not in _PASSING or trio.current_time() >= gives_up_at:
+                if error.code not in PASSING or trio.current_time() >= gives_up_at:
                     raise
             await trio.sleep(_PAUSE_SECONDS)
 

@@ -107,12 +107,18 @@ class LedSharePartition:
     load_error: MqError | None = None
     writes: list[_Write] = field(default_factory=list)
     is_writing: bool = False
+    is_dropped: bool = False
+    """The next request loads it again."""
     waiters: dict[FetchWaiter, None] = field(default_factory=dict)
     """Fetches that wait for available records."""
 
     @property
     def is_current(self) -> bool:
-        return self.partition.serves and self.partition.leader_epoch == self.leader_epoch
+        return (
+            not self.is_dropped
+            and self.partition.serves
+            and self.partition.leader_epoch == self.leader_epoch
+        )
 
 
 class ShareService:
@@ -177,10 +183,21 @@ class ShareService:
         return led
 
     def _drop(self, led: LedSharePartition) -> None:
+        led.is_dropped = True
         if self._led.get(led.key) is led:
             del self._led[led.key]
         for waiter in list(led.waiters):
             waiter.free()
+
+    def _drop_unused(self, led: LedSharePartition) -> None:
+        """Without sessions of its group, drop it once all changes are stored: the offsets of the
+        group may be set or deleted now."""
+        if (
+            led.core is not None
+            and not led.is_writing
+            and not self.sessions.has_group(led.key.group_id)
+        ):
+            self._drop(led)
 
     async def _load(self, led: LedSharePartition) -> None:
         try:
@@ -206,6 +223,7 @@ class ShareService:
             self._drop(led)
         finally:
             led.loaded.set()
+        self._drop_unused(led)
 
     async def _first_offset(self, led: LedSharePartition) -> Offset:
         """Where a new share partition begins: `share.auto.offset.reset`."""
@@ -354,6 +372,9 @@ class ShareService:
             if update is not None:
                 self._write(led, update)
                 self._wake(led)
+        if not self.sessions.has_group(group_id):
+            for led in [one for one in self._led.values() if one.key.group_id == group_id]:
+                self._drop_unused(led)
 
     def connection_closed(self, peer: str) -> None:
         """The sessions of this connection have ended."""
@@ -388,6 +409,7 @@ class ShareService:
                 self._wake(led)
             self._expect_deadline(core)
         led.is_writing = False
+        self._drop_unused(led)
 
     async def _stored(
         self, led: LedSharePartition, last: Update, batches: Sequence[Batch]

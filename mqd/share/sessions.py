@@ -8,6 +8,7 @@ another.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -56,6 +57,7 @@ class ShareSessions:
         self._sessions_max = sessions_max
         self._sessions: dict[SessionKey, ShareSession] = {}
         self._by_peer: dict[str, dict[SessionKey, None]] = {}
+        self._of_groups: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -68,7 +70,12 @@ class ShareSessions:
             raise MqError(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
         session = self._sessions[key] = ShareSession(key, peer)
         self._by_peer.setdefault(peer, {})[key] = None
+        self._of_groups[key.group_id] += 1
         return session
+
+    def has_group(self, group_id: str) -> bool:
+        """Whether any member of the group has a session."""
+        return group_id in self._of_groups
 
     def use(self, key: SessionKey, epoch: int) -> ShareSession:
         """The session of the request with this epoch. The next request must have the next epoch.
@@ -92,6 +99,9 @@ class ShareSessions:
             del of_peer[key]
             if not of_peer:
                 del self._by_peer[session.peer]
+            self._of_groups[key.group_id] -= 1
+            if not self._of_groups[key.group_id]:
+                del self._of_groups[key.group_id]
         return session
 
     def end_of_peer(self, peer: str) -> list[ShareSession]:

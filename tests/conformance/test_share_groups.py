@@ -12,6 +12,7 @@ from chaos.ensemble import ensemble
 from .conftest import GROUP_OPTIONS, Broker, running
 from .test_kafka_tools import CONFIGS, TOOL_SECONDS, have_tools, run_tool, tool
 
+GROUPS = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
 SHARE = "group.coordinator.rebalance.protocols=classic,consumer,share"
 RECORDS = 100
@@ -45,10 +46,7 @@ def shares(
 
 def test_each_record_is_delivered_once(shares: Broker, new_name: Callable[[], str]) -> None:
     topic, group = new_name(), new_name()
-    producer = Producer({"bootstrap.servers": shares.bootstrap})
-    for number in range(RECORDS):
-        producer.produce(topic, f"value-{number}".encode(), key=str(number).encode())
-    assert producer.flush(30) == 0
+    produce(shares, topic)
     earliest = ("--add-config", "share.auto.offset.reset=earliest")
     tool(shares, CONFIGS, "--alter", "--group", group, *earliest)
     read: list[str] = []
@@ -64,3 +62,53 @@ def test_each_record_is_delivered_once(shares: Broker, new_name: Callable[[], st
     done = run_tool(shares, CONSUMER, *("--topic", topic, "--group", group, "--timeout-ms", "5000"))
     read += [line for line in done.stdout.splitlines() if line.startswith("value-")]
     assert sorted(read) == sorted(f"value-{number}" for number in range(RECORDS)), done.stderr
+
+
+def produce(shares: Broker, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": shares.bootstrap})
+    for number in range(RECORDS):
+        producer.produce(topic, f"value-{number}".encode())
+    assert producer.flush(30) == 0
+
+
+def test_kafkas_tool_describes_resets_and_deletes_groups(
+    shares: Broker, new_name: Callable[[], str]
+) -> None:
+    """kafka-share-groups.sh."""
+    topic, group = new_name(), new_name()
+    produce(shares, topic)
+    earliest = ("--add-config", "share.auto.offset.reset=earliest")
+    tool(shares, CONFIGS, "--alter", "--group", group, *earliest)
+    one = ("--group", group)
+
+    def read(records: int) -> list[str]:
+        done = run_tool(
+            shares,
+            CONSUMER,
+            *("--topic", topic, *one, "--timeout-ms", "30000"),
+            *("--max-messages", str(records)),
+        )
+        return [line for line in done.stdout.splitlines() if line.startswith("value-")]
+
+    def lag() -> str:
+        """Start offsets are not compared: Apache Kafka may store them later."""
+        described = tool(shares, GROUPS, "--describe", *one)
+        rows = [line.split() for line in described.splitlines() if topic in line]
+        assert len(rows) == 1, described
+        return rows[0][-1]
+
+    assert len(read(RECORDS)) == RECORDS
+    assert lag() == "0"
+    assert group in tool(shares, GROUPS, "--list").split()
+    listed = tool(shares, GROUPS, "--list", "--state", "Empty")
+    assert [group, "Empty"] in [line.split() for line in listed.splitlines()]
+    reset = ("--reset-offsets", *one, "--topic", topic, "--to-earliest")
+    tool(shares, GROUPS, *reset, "--dry-run")
+    assert lag() == "0"
+    tool(shares, GROUPS, *reset, "--execute")
+    assert lag() == str(RECORDS)
+    assert read(1)
+    deleted = tool(shares, GROUPS, "--delete-offsets", *one, "--topic", topic)
+    assert [topic, "Successful"] in [line.split() for line in deleted.splitlines()], deleted
+    tool(shares, GROUPS, "--delete", *one)
+    assert group not in tool(shares, GROUPS, "--list").split()

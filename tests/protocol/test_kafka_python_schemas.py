@@ -57,6 +57,9 @@ SHARE_GROUP_APIS = {
     "WriteShareGroupState",
     "DeleteShareGroupState",
     "ReadShareGroupStateSummary",
+    "DescribeShareGroupOffsets",
+    "AlterShareGroupOffsets",
+    "DeleteShareGroupOffsets",
 }
 UNKNOWN = PEER_APIS | {
     "ConsumerGroupDescribe",

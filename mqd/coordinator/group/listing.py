@@ -8,6 +8,7 @@ from typing import Any
 from mqd.coordinator.group.classic_group import DEAD, ClassicGroup
 from mqd.coordinator.group.offset_deletion import OffsetDeletion, Portion
 from mqd.coordinator.group.part import Handler, Part
+from mqd.coordinator.group.share_group import ShareGroup
 from mqd.coordinator.group.state import State
 from mqd.coordinator.shard import Call, CoordinatorResult, Moment, Ticket
 from mqd.errors import ErrorCode, MqError
@@ -72,7 +73,8 @@ class Listing(Part):
 
     def handle_delete_groups(self, ticket: Ticket, call: Call, now: Moment) -> CoordinatorResult:
         """The offsets of a group are deleted first, a portion at a time. The row of a group with
-        more offsets is `unfinished`: its handler calls again."""
+        more offsets is `unfinished`: its handler calls again. A share group that `has_states` stays
+        until the handler has deleted them at the share coordinators."""
         portion = Portion()
         rows: list[dict[str, Any]] = []
         for group_id in dict.fromkeys(call.request.groups_names):
@@ -84,7 +86,9 @@ class Listing(Part):
             except MqError as refusal:
                 row["error_code"] = refusal.code
                 continue
-            if self._offsets.delete_all(group_id, portion):
+            if isinstance(group, ShareGroup) and group.has_states:
+                row["has_states"] = True
+            elif self._offsets.delete_all(group_id, portion):
                 portion.extend(group.tombstones())
             else:
                 row["unfinished"] = True

@@ -3,7 +3,8 @@ to its parts.
 
     classic.py        classic groups: the leader of the group assigns partitions
     consumer.py       consumer groups: the coordinator assigns partitions (KIP-848)
-    share.py          share groups: members share partitions (KIP-932)
+    share.py          share groups: members share partitions (KIP-932);
+                      share_partitions.py has the partitions whose states exist
     classic_calls.py  passes JoinGroup, SyncGroup, Heartbeat and LeaveGroup to one of the two
     offsets.py        commits; offset_fetch.py reads, offset_deletion.py deletes
     listing.py        ListGroups, DescribeGroups, DeleteGroups
@@ -32,6 +33,7 @@ from mqd.coordinator.group.part import Expire, Handler, Part, Replay
 from mqd.coordinator.group.record_codec import decode
 from mqd.coordinator.group.requests import check
 from mqd.coordinator.group.share import ShareGroups
+from mqd.coordinator.group.share_partitions import SharePartitionsOfGroups
 from mqd.coordinator.group.state import Group, State, group_bytes
 from mqd.coordinator.shard import (
     NO_PRODUCER,
@@ -86,6 +88,7 @@ class GroupShard:
             self.consumer,
             ClassicCalls(self.state, self.classic, self.consumer),
             ShareGroups(self.state),
+            SharePartitionsOfGroups(self.state),
             Listing(self.state, self.offset_deletion),
             self.offsets,
             self._offset_fetches,

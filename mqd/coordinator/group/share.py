@@ -5,8 +5,8 @@ its target assignment gets a new target, at most once per interval. The member t
 
 The share coordinator has a state for each partition of the group. A heartbeat returns the
 partitions that have none yet (`uninitialized`, not part of Kafka's response). Its handler creates
-their state, reports them with `PartitionsInitialized`, and sends a heartbeat again. If the handler
-ends before that, the next heartbeat returns them again.
+their state, reports them (share_partitions.py), and sends a heartbeat again. If the handler ends
+before that, the next heartbeat returns them again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from uuid import UUID
 
 from mqd.coordinator.group import share_records as records
@@ -28,8 +28,8 @@ from mqd.coordinator.group.share_group import (
     ShareGroup,
     ShareGroupMember,
     rows_of,
+    share_group,
 )
-from mqd.coordinator.group.state import State
 from mqd.coordinator.group.subscriptions import topics_hash
 from mqd.coordinator.group.timers import TimerKey
 from mqd.coordinator.shard import NOTHING, Call, CoordinatorResult, Moment, Producer, Ticket
@@ -52,13 +52,6 @@ _RECORDS = (
 )
 
 
-class PartitionsInitialized(NamedTuple):
-    """The share coordinator has a state for these partitions: in the request of a `Call`."""
-
-    group_id: str
-    partitions: Mapping[UUID, Iterable[int]]
-
-
 class ShareGroups(Part):
     """The part of a group shard for share groups."""
 
@@ -66,7 +59,6 @@ class ShareGroups(Part):
         return {
             "ShareGroupHeartbeat": self._heartbeat,
             "ShareGroupDescribe": self._describe,
-            "PartitionsInitialized": self._initialized,
         }
 
     def replays(self) -> Mapping[type, Replay]:
@@ -134,6 +126,7 @@ class ShareGroups(Part):
                 group.group_id, "share.heartbeat.interval.ms"
             ),
             "uninitialized": self._uninitialized(group, updated),
+            "group_epoch": epoch,
         }
         if joining or names is not None or updated.assigned != member.assigned:
             rows = [
@@ -273,31 +266,6 @@ class ShareGroups(Part):
                 found[topic_id] = tuple(missing)
         return found
 
-    def _initialized(self, ticket: Ticket, call: Call, now: Moment) -> CoordinatorResult:
-        """The group epoch grows, so that the partitions are assigned."""
-        request: PartitionsInitialized = call.request
-        group = share_group(self.state, request.group_id)
-        draft = Draft()
-        known = dict(group.initialized)
-        for topic_id, partitions in request.partitions.items():
-            known[topic_id] = known.get(topic_id, frozenset()) | set(partitions)
-        if known != group.initialized:
-            rows = tuple(
-                records.SharePartitionsOfTopic(topic_id, name, tuple(sorted(found)))
-                for topic_id, found in sorted(known.items())
-                if (name := self.state.topics.topic_name(topic_id)) is not None
-            )
-            draft.write(
-                records.SharePartitionsKey(group.group_id),
-                records.SharePartitions(initialized_topics=rows),
-            )
-            draft.write(
-                records.ShareGroupMetadataKey(group.group_id),
-                records.ShareGroupMetadata(group.epoch + 1, group.metadata_hash),
-            )
-        draft.respond(ticket, {})
-        return draft.result()
-
     # -- members that leave ------------------------------------------------------------------------
 
     def _expect_heartbeat(self, group_id: str, member_id: str, now: Moment) -> None:
@@ -380,14 +348,6 @@ class ShareGroups(Part):
                 for member in group.members.values()
             ],
         }
-
-
-def share_group(state: State, group_id: str) -> ShareGroup:
-    """Raises MqError GROUP_ID_NOT_FOUND."""
-    group = state.group(group_id)
-    if not isinstance(group, ShareGroup):
-        raise MqError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a share group.")
-    return group
 
 
 def _check_epoch(member: ShareGroupMember, epoch: int) -> None:

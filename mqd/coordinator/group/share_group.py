@@ -20,7 +20,7 @@ from mqd.coordinator.group import share_records as records
 from mqd.coordinator.group.assignment import Assignment
 from mqd.coordinator.group.record_codec import tombstone
 from mqd.coordinator.group.records import TopicPartitions
-from mqd.coordinator.group.state import CheckPartition, Subscribed
+from mqd.coordinator.group.state import CheckPartition, State, Subscribed
 from mqd.coordinator.shard import CoordinatorRecord
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import GROUP_MEMBER_BYTES
@@ -198,6 +198,11 @@ class ShareGroup:
         )
         return ASSIGNED_PARTITION_BYTES * (targets + sum(map(len, self.initialized.values())))
 
+    @property
+    def has_states(self) -> bool:
+        """Whether share coordinators may have states for it."""
+        return bool(self.initialized or self.partitions.deleting_topics)
+
     def state_name(self) -> str:
         return "Stable" if self.members else "Empty"
 
@@ -247,6 +252,14 @@ class ShareGroup:
             tombstone(records.SharePartitionsKey(group_id)),
             tombstone(records.ShareGroupMetadataKey(group_id)),
         ]
+
+
+def share_group(state: State, group_id: str) -> ShareGroup:
+    """Raises MqError GROUP_ID_NOT_FOUND."""
+    group = state.group(group_id)
+    if not isinstance(group, ShareGroup):
+        raise MqError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a share group.")
+    return group
 
 
 def rows_of(assigned: Assignment) -> tuple[TopicPartitions, ...]:

@@ -78,6 +78,15 @@ class ShareState:
     round: int = 0
     """The round in which the last snapshot was written."""
 
+    def advance(self) -> None:
+        """Move the start offset behind records that are done, which the count no longer has."""
+        before = self.states.start_offset
+        self.states.advance()
+        self.start_offset = self.states.start_offset
+        if self.delivery_complete_count != UNKNOWN_COUNT:
+            passed = self.start_offset - before
+            self.delivery_complete_count = max(0, self.delivery_complete_count - passed)
+
     def snapshot(self, now_ms: int) -> ShareSnapshot:
         return ShareSnapshot(
             self.snapshot_epoch + 1,
@@ -168,8 +177,7 @@ class ShareShard:
         for batch in value.state_batches:
             current.states.store(batch)
         if current.start_offset != NO_OFFSET or value.start_offset != NO_OFFSET:
-            current.states.advance()
-            current.start_offset = current.states.start_offset
+            current.advance()
         self._bytes += _size_of(key, current)
 
     def replay_end(self, producer: Producer, committed: bool) -> None:
@@ -346,10 +354,7 @@ class ShareShard:
         states = RecordStates(max(0, start))
         for batch in (*current.states.batches(), *update.state_batches):
             states.store(batch)
-        if start != NO_OFFSET:
-            states.advance()
-            start = states.start_offset
-        return ShareState(
+        after = ShareState(
             current.snapshot_epoch,
             current.state_epoch,
             update.leader_epoch,
@@ -358,6 +363,9 @@ class ShareShard:
             update.delivery_complete_count,
             current.create_timestamp,
         )
+        if start != NO_OFFSET:
+            after.advance()
+        return after
 
     def _round_is_due(self) -> bool:
         return self._written_bytes > max(_ROUND_BYTES_MIN, _ROUND_GROWTH * self._bytes)

@@ -81,6 +81,9 @@ _MODULES = {
     85: "write_share_group_state",
     86: "delete_share_group_state",
     87: "read_share_group_state_summary",
+    90: "describe_share_group_offsets",
+    91: "alter_share_group_offsets",
+    92: "delete_share_group_offsets",
     32_002: "report_offline_replicas",
     32_003: "seal_transactions",
 }

@@ -1,6 +1,8 @@
 """DeleteGroups (key 42), versions 0 to 2: empty groups of any type, with their offsets (KIP-229).
 Served by the coordinator of each group.
 
+The states of a share group are deleted at its share coordinators first (KIP-932).
+
 Many offsets are deleted in several steps: if a member joins between two of them, the group and its
 remaining offsets stay.
 """
@@ -15,6 +17,7 @@ from mqd.security.acls import Operation, ResourceType
 from mqd.server.authorization import split
 from mqd.server.context import Context
 from mqd.server.several_groups import rows_of_groups
+from mqd.server.share_offsets import delete_offsets
 from mqd.server.slices import Pace, finished_in_slices
 
 
@@ -32,7 +35,13 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         names = []
         for row in found:
             rows[row["group_id"]] = row
-            if row.get("unfinished"):
+            if row.get("has_states"):
+                try:
+                    await delete_offsets(context, row["group_id"], None)
+                except MqError as error:
+                    row["error_code"] = error.code
+                    continue
+            if row.get("unfinished") or row.get("has_states"):
                 names.append(row["group_id"])
             await pace.row()
     return {"results": list(rows.values())}

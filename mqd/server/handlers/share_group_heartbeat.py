@@ -13,14 +13,13 @@ from types import SimpleNamespace
 from typing import Any, Final
 from uuid import UUID
 
-from mqd.coordinator.group.share import PartitionsInitialized
 from mqd.errors import MqError
 from mqd.security.acls import Operation, ResourceType
 from mqd.server.authorization import refusal, require, split
-from mqd.server.context import Context, Node
+from mqd.server.context import Context
 from mqd.server.coordinators import call_of
+from mqd.server.share_offsets import initialize
 from mqd.server.slices import finished_in_slices
-from mqd.share.ports import ShareKey
 
 logger = logging.getLogger(__name__)
 
@@ -47,16 +46,20 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     missing = response.get("uninitialized")
     if not missing:
         return response
-    initialized = await _initialize(context.node, request.group_id, missing)
-    if not initialized:
+    epoch = response["group_epoch"]
+    errors = await initialize(context, request.group_id, _some(missing), epoch)
+    if errors:
+        place, error = next(iter(errors.items()))
+        logger.warning(
+            "cannot create the states of share partitions group=%s partitions=%d topic_id=%s "
+            "partition=%d reason=%s effect='the next heartbeat of a member tries again'",
+            request.group_id,
+            len(errors),
+            place.topic_id,
+            place.partition,
+            error,
+        )
         return response
-    await groups.call(
-        request.group_id,
-        call._replace(
-            api="PartitionsInitialized",
-            request=PartitionsInitialized(request.group_id, initialized),
-        ),
-    )
     again = SimpleNamespace(
         group_id=request.group_id,
         member_id=response["member_id"],
@@ -68,29 +71,15 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     return {**response, **second}
 
 
-async def _initialize(
-    node: Node, group_id: str, missing: Mapping[UUID, tuple[int, ...]]
-) -> dict[UUID, list[int]]:
-    """Create these states. Returns the partitions for which that succeeded."""
-    done: dict[UUID, list[int]] = {}
-    places = [(topic_id, one) for topic_id, found in missing.items() for one in found]
-    for topic_id, partition in places[:_INITIALIZED_AT_ONCE]:
-        try:
-            await node.share_state.initialize(
-                ShareKey(group_id, topic_id, partition), state_epoch=0
-            )
-        except MqError as error:
-            logger.warning(
-                "cannot create the state of a share partition group=%s topic_id=%s partition=%d "
-                "reason=%s effect='the next heartbeat of a member tries again'",
-                group_id,
-                topic_id,
-                partition,
-                error,
-            )
+def _some(missing: Mapping[UUID, tuple[int, ...]]) -> dict[UUID, tuple[int, ...]]:
+    """As many partitions as one heartbeat initializes."""
+    room, found = _INITIALIZED_AT_ONCE, {}
+    for topic_id, partitions in missing.items():
+        found[topic_id] = partitions[:room]
+        room -= len(found[topic_id])
+        if not room:
             break
-        done.setdefault(topic_id, []).append(partition)
-    return done
+    return found
 
 
 def failed(request: Any, error: MqError) -> Mapping[str, Any]:

@@ -13,6 +13,7 @@ from mqd.coordinator.group.classic_group import ClassicGroup, ClassicState
 from mqd.coordinator.group.consumer_group import ConsumerGroup
 from mqd.coordinator.group.record_codec import decode, encode
 from mqd.coordinator.group.records import ClassicMember, GroupMetadata, GroupMetadataKey
+from mqd.coordinator.group.share_partitions import SharePartitionsOfGroups
 from mqd.coordinator.group.timers import Timers
 from mqd.coordinator.record_format import RecordFormatError
 from mqd.errors import ErrorCode
@@ -85,13 +86,13 @@ def test_every_call_record_and_deadline_has_one_part() -> None:
     classic = {"JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup"}
     consumer = {"ConsumerGroupHeartbeat", "ConsumerGroupDescribe"}
     offsets = {"OffsetCommit", "OffsetFetch", "OffsetDelete", "TxnOffsetCommit"}
-    share = {"ShareGroupHeartbeat", "ShareGroupDescribe", "PartitionsInitialized"}
-    assert set(shard._handlers) == classic | consumer | share | offsets | {
+    share = {"ShareGroupHeartbeat", "ShareGroupDescribe"}
+    of_nodes = set(SharePartitionsOfGroups(shard.state).handlers())
+    assert set(shard._handlers) == classic | consumer | share | offsets | of_nodes | {
         "DescribeGroups",
         "ListGroups",
         "DeleteGroups",
     }
-    of_nodes = {"PartitionsInitialized"}
     assert all(apis.by_name(name).name == name for name in set(shard._handlers) - of_nodes)
 
 

@@ -1,0 +1,125 @@
+"""DescribeShareGroupOffsets (key 90), versions 0 to 1: start offsets of share groups (KIP-932).
+Served by the coordinator of each group.
+
+v1 lag (KIP-1226). As in Apache Kafka, these are not errors: a partition without a known start
+offset, a topic that does not exist, a group that does not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from mqd.errors import ErrorCode, MqError
+from mqd.security.acls import Operation, ResourceType
+from mqd.server.authorization import is_authorized, refusal
+from mqd.server.context import Context
+from mqd.server.share_offsets import SummaryRow, partitions_with_states, summaries
+from mqd.server.slices import Pace
+from mqd.share.sessions import Place
+
+_NO_TOPIC = UUID(int=0)
+_UNKNOWN = SummaryRow()
+
+
+async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    rows = []
+    for group in request.groups:
+        try:
+            if not is_authorized(context, Operation.DESCRIBE, ResourceType.GROUP, group.group_id):
+                raise refusal(ResourceType.GROUP)
+            topics = await (
+                _all(context, group) if group.topics is None else _named(context, group)
+            )
+            rows.append(
+                {"group_id": group.group_id, "topics": topics, "error_code": ErrorCode.NONE}
+            )
+        except MqError as error:
+            rows.append(_refused(group, error))
+    return {"groups": rows}
+
+
+async def _all(context: Context, group: Any) -> list[Mapping[str, Any]]:
+    """The topics that the client may describe."""
+    names: dict[UUID, str] = {}
+    places = []
+    for place in await partitions_with_states(context, group.group_id):
+        topic = context.node.image.topics_by_id.get(place.topic_id)
+        if place.topic_id not in names:
+            if topic is None or not is_authorized(
+                context, Operation.DESCRIBE, ResourceType.TOPIC, topic.name, is_logged=False
+            ):
+                continue
+            names[place.topic_id] = topic.name
+        places.append(place)
+    found = await summaries(context, group.group_id, places)
+    topics: dict[UUID, list[Mapping[str, Any]]] = {topic_id: [] for topic_id in names}
+    for place in places:
+        topics[place.topic_id].append(_row(place.partition, found[place]))
+    return [
+        {"topic_name": names[topic_id], "topic_id": topic_id, "partitions": rows}
+        for topic_id, rows in topics.items()
+    ]
+
+
+async def _named(context: Context, group: Any) -> list[Mapping[str, Any]]:
+    """The partitions of the request, each once."""
+    await partitions_with_states(context, group.group_id)  # only the coordinator may respond
+    wanted: dict[str, dict[int, None]] = {}
+    pace = Pace()
+    for topic in group.topics:
+        wanted.setdefault(topic.topic_name, {}).update(dict.fromkeys(topic.partitions))
+        await pace.row(1 + len(topic.partitions))
+    refused: dict[str, SummaryRow] = {}
+    ids: dict[str, UUID] = {}
+    for name in wanted:
+        if not is_authorized(context, Operation.DESCRIBE, ResourceType.TOPIC, name):
+            refused[name] = SummaryRow(error=refusal(ResourceType.TOPIC))
+        elif (topic := context.node.image.topics.get(name)) is not None:
+            ids[name] = topic.topic_id
+        await pace.row()
+    places = [Place(topic_id, one) for name, topic_id in ids.items() for one in wanted[name]]
+    found = await summaries(context, group.group_id, places)
+    topics: list[Mapping[str, Any]] = []
+    for name, partitions in wanted.items():
+        topic_id = ids.get(name, _NO_TOPIC)
+        default = refused.get(name, _UNKNOWN)
+        topics.append(
+            {
+                "topic_name": name,
+                "topic_id": topic_id,
+                "partitions": [
+                    _row(one, found.get(Place(topic_id, one), default)) for one in partitions
+                ],
+            }
+        )
+        await pace.row(1 + len(partitions))
+    return topics
+
+
+def _row(partition: int, summary: SummaryRow) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "partition_index": partition,
+        "start_offset": summary.start_offset,
+        "leader_epoch": summary.leader_epoch,
+        "lag": summary.lag,
+        "error_code": ErrorCode.NONE,
+    }
+    if summary.error is not None:
+        row["error_code"] = summary.error.code
+        row["error_message"] = summary.error.message or None
+    return row
+
+
+def _refused(group: Any, error: MqError) -> dict[str, Any]:
+    return {
+        "group_id": group.group_id,
+        "topics": [],
+        "error_code": error.code,
+        "error_message": error.message or None,
+    }
+
+
+def failed(request: Any, error: MqError) -> Mapping[str, Any]:
+    return {"groups": [_refused(group, error) for group in request.groups]}
