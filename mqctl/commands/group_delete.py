@@ -16,6 +16,7 @@ from mqd.errors import some_of
 from mqd.types import TopicPartition
 
 if TYPE_CHECKING:
+    from mqd.client.admin import Admin
     from mqd.client.cluster import ClusterClient
 
 
@@ -171,6 +172,26 @@ def delete(settings: Settings, names: tuple[str, ...], yes: bool, if_exists: boo
     finish(listed.with_failures({**results, **unmatched}))
 
 
+async def _delete_share_offsets(
+    admin: Admin, name: str, named: list[tuple[str, int | None]]
+) -> dict[TopicPartition, Any]:
+    """The result for each partition. Raises Failure for a single partition."""
+    from mqd.client.errors import ClientError
+
+    for topic, index in named:
+        if index is not None:
+            raise Failure(
+                f"{name!r} is a share group: its offsets of a topic are deleted together",
+                remedy=f"name the topic alone: {topic}",
+            )
+    offsets = (await admin.list_share_group_offsets([name]))[name]
+    if isinstance(offsets, ClientError):
+        raise offsets
+    wanted = [tp for tp in offsets if (tp.topic, None) in named]
+    results = await admin.delete_share_group_offsets(name, {tp.topic for tp in wanted})
+    return {tp: results[tp.topic] for tp in wanted}
+
+
 @click.command("delete-offsets")
 @click.argument("name", metavar="GROUP")
 @click.argument("partitions", nargs=-1, required=True, metavar="TOPIC[:PARTITION]...")
@@ -179,7 +200,7 @@ def delete(settings: Settings, names: tuple[str, ...], yes: bool, if_exists: boo
 def delete_offsets(settings: Settings, name: str, partitions: tuple[str, ...], yes: bool) -> None:
     """Delete a group's committed offsets of topics or partitions that no member is subscribed to.
 
-    This cannot be undone.
+    This cannot be undone. Of a share group, it deletes all offsets of a topic.
 
     \b
     mqctl group delete-offsets billing orders payments:3
@@ -198,6 +219,9 @@ def delete_offsets(settings: Settings, name: str, partitions: tuple[str, ...], y
         from mqd.client.errors import ClientError
 
         admin = admin_of(client, settings)
+        described = (await admin.describe_groups([name]))[name]
+        if not isinstance(described, ClientError) and described.type == "share":
+            return await _delete_share_offsets(admin, name, named)
         committed = (await admin.list_group_offsets([name]))[name]
         if isinstance(committed, ClientError):
             raise committed

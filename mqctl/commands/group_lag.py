@@ -66,7 +66,8 @@ def lag(
 
     An assigned partition without a committed offset shows no lag. --total counts it under
     UNCOMMITTED.
-    --all omits groups with neither assigned partitions nor committed offsets.
+    --all omits groups with neither assigned partitions nor committed offsets. COMMITTED of a share
+    group is its start offset: the first record that is not done.
 
     \b
     mqctl group lag billing
@@ -79,7 +80,11 @@ def lag(
         listed = await list_groups(client, settings) if everything else ListsByBroker({})
         wanted = [
             *names,
-            *(each.group_id for each in listed.rows if each.type in ("", "classic", "consumer")),
+            *(
+                each.group_id
+                for each in listed.rows
+                if each.type in ("", "classic", "consumer", "share")
+            ),
         ]
         return dict(
             await admin_of(client, settings, patient=not everything).group_lags(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mqd.client.admin import Admin
     from mqd.client.cluster import ClusterClient
     from mqd.client.errors import ClientError
+    from mqd.client.group_descriptions import GroupDescription
 
 
 PLAN = (
@@ -74,8 +75,9 @@ def seek(
 ) -> None:
     """Reset the committed offsets of a group.
 
-    Without TOPIC, it resets all partitions with a committed offset. The group must have no members:
-    stop them first. If the group does not exist and you specify topics, the command creates it.
+    Without TOPIC, it resets all partitions with a committed offset. For a share group, it resets
+    the start offsets. The group must have no members: stop them first. If the group does not exist
+    and you specify topics, the command creates it.
     An offset outside of the log becomes the log start or the log end. Partitions without a leader
     are reported and not changed; the exit code is 3 then.
 
@@ -112,14 +114,19 @@ def seek(
 
     async def work(client: ClusterClient) -> tuple[list[Step], dict[TopicPartition, Any]]:
         admin = admin_of(client, settings)
-        steps, before, unknown = await _plan(client, settings, name, named, target, from_file)
+        group = await _group_without_members(admin, name)
+        shares = group is not None and group.type == "share"
+        now = await _offsets(admin, name, shares=shares)
+        steps, before, unknown = await _plan(
+            client, settings, name, group is not None, now, named, target, from_file
+        )
         if save_to is not None:
             _save(save_to, before)
         results: dict[TopicPartition, Any] = dict.fromkeys((step.tp for step in steps), None)
         if execute:
-            results = dict(
-                await admin.alter_group_offsets(name, {step.tp: step.after for step in steps})
-            )
+            offsets = {step.tp: step.after for step in steps}
+            alter = admin.alter_share_group_offsets if shares else admin.alter_group_offsets
+            results = dict(await alter(name, offsets))
         return steps, {**results, **unknown}
 
     steps, results = run(settings, work)
@@ -136,36 +143,55 @@ def seek(
     finish(results)
 
 
-async def _plan(
-    client: ClusterClient,
-    settings: Settings,
-    name: str,
-    named: list[tuple[str, int | None]],
-    target: Target,
-    from_file: dict[TopicPartition, int] | None,
-) -> tuple[list[Step], dict[TopicPartition, int], dict[TopicPartition, ClientError]]:
-    """The steps, the present offsets of their partitions, and the errors of partitions whose log
-    bounds are unknown. Raises Failure, also for a group with members.
-    """
+async def _group_without_members(admin: Admin, name: str) -> GroupDescription | None:
+    """None if it does not exist. Raises Failure for a group with members."""
     from mqd.client.errors import ClientError
     from mqd.errors import ErrorCode
 
-    admin = admin_of(client, settings)
     described = (await admin.describe_groups([name]))[name]
     if isinstance(described, ClientError):
         if described.code is not ErrorCode.GROUP_ID_NOT_FOUND:
             raise described
-    elif described.is_active:
+        return None
+    if described.is_active:
         raise Failure(
             f"group {name!r} is {described.state} with {len(described.members)} member(s), which "
             "would overwrite the new offsets",
             remedy="stop its members first; list them with `mqctl group describe "
             f"{shlex.quote(name)}`",
         )
+    return described
+
+
+async def _offsets(admin: Admin, name: str, *, shares: bool) -> dict[TopicPartition, int]:
+    """The committed offsets of the group, or the start offsets of a share group."""
+    from mqd.client.errors import ClientError
+
+    if shares:
+        started = (await admin.list_share_group_offsets([name]))[name]
+        if isinstance(started, ClientError):
+            raise started
+        return {tp: one.start_offset for tp, one in started.items() if one.start_offset is not None}
     committed = (await admin.list_group_offsets([name]))[name]
     if isinstance(committed, ClientError):
         raise committed
-    now = {tp: each.offset for tp, each in committed.items()}
+    return {tp: each.offset for tp, each in committed.items()}
+
+
+async def _plan(
+    client: ClusterClient,
+    settings: Settings,
+    name: str,
+    exists: bool,
+    now: Mapping[TopicPartition, int],
+    named: list[tuple[str, int | None]],
+    target: Target,
+    from_file: dict[TopicPartition, int] | None,
+) -> tuple[list[Step], dict[TopicPartition, int], dict[TopicPartition, ClientError]]:
+    """The steps, the present offsets of their partitions, and the errors of partitions whose log
+    bounds are unknown. Raises Failure.
+    """
+    admin = admin_of(client, settings)
     topics = {topic.name: len(topic.partitions) for topic in await admin.list_topics(internal=True)}
     try:
         if from_file is not None:
@@ -176,9 +202,9 @@ async def _plan(
             wanted = [tp for tp in now if tp.partition < topics.get(tp.topic, 0)]
             if not wanted:
                 raise Failure(
-                    f"Group {name!r} does not exist."
-                    if isinstance(described, ClientError)
-                    else f"group {name!r} has no committed offsets",
+                    f"group {name!r} has no committed offsets"
+                    if exists
+                    else f"Group {name!r} does not exist.",
                     remedy="name topics to set offsets for, or list the groups with `mqctl group "
                     "list`",
                 )

@@ -10,11 +10,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from mqd.client.arguments import check_ids, check_names, check_string
-from mqd.client.calls import Calls, Outcomes, items_of_all, raised
+from mqd.client.calls import Outcomes, items_of_all, raised
 from mqd.client.coordinator import KeyType
 from mqd.client.errors import ClientError, does_not_exist, error_from_wire
 from mqd.client.group_descriptions import GroupDescription, GroupMember, ListedGroup
 from mqd.client.peer import PeerConnection
+from mqd.client.share_group_admin import SHARE_GROUP_DESCRIBE, ShareGroupAdmin, share_group
 from mqd.errors import ErrorCode, ProtocolError
 from mqd.protocol.consumer_protocol import PROTOCOL_TYPE, decode_assignment, decode_subscription
 from mqd.types import TopicPartition
@@ -24,7 +25,7 @@ DELETE_GROUPS, CONSUMER_GROUP_DESCRIBE = 42, 69
 _SEVERAL_LEAVE_SINCE = 3
 
 
-class GroupAdmin(Calls):
+class GroupAdmin(ShareGroupAdmin):
     """Calls about groups and their members."""
 
     async def list_groups(
@@ -59,8 +60,7 @@ class GroupAdmin(Calls):
     async def describe_groups(
         self, group_ids: Iterable[str]
     ) -> dict[str, GroupDescription | ClientError]:
-        """Groups with their members, of both protocols; GROUP_ID_NOT_FOUND if a group does not
-        exist."""
+        """Groups of any type with their members; GROUP_ID_NOT_FOUND if a group does not exist."""
         wanted = check_ids("group_ids", group_ids, "billing")
 
         async def request(connection: PeerConnection, keys: list[str]) -> Outcomes:
@@ -78,6 +78,14 @@ class GroupAdmin(Calls):
                         )
                 found.done.update(classic.done)
                 found.to_retry.update(classic.to_retry)
+            left = [key for key in keys if _is_other(found.done.get(key)) and key in found.done]
+            if left and SHARE_GROUP_DESCRIBE in connection.versions:
+                response = await self._client.request(
+                    connection, SHARE_GROUP_DESCRIBE, {"group_ids": left}
+                )
+                found.done.update(
+                    _outcomes(response.groups, lambda row: share_group(row, connection.peer)).done
+                )
             return found
 
         return await self._each_coordinated("describing groups", wanted, KeyType.GROUP, request)

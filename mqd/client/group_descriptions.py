@@ -80,7 +80,7 @@ class PartitionLag(NamedTuple):
     """The progress of a group in one partition.
 
     `lag` is None if nothing is committed or the partition no longer exists; so are `start` and
-    `end`.
+    `end`. In a share group, `committed` is the start offset, and no partition has one `member`.
     """
 
     tp: TopicPartition
@@ -88,9 +88,13 @@ class PartitionLag(NamedTuple):
     start: int | None
     end: int | None
     member: GroupMember | None
+    share_lag: int | None = None
+    """The lag of a share group: records behind the start offset may be done, too."""
 
     @property
     def lag(self) -> int | None:
+        if self.share_lag is not None:
+            return self.share_lag
         if self.committed is None or self.end is None:
             return None
         return max(self.end - self.committed.offset, 0)

@@ -15,7 +15,7 @@ from mqd.client.coordinator import KeyType
 from mqd.client.descriptions import EARLIEST, LATEST, ListedOffset, Place
 from mqd.client.errors import ClientError, error_from_wire
 from mqd.client.group_admin import GroupAdmin
-from mqd.client.group_descriptions import GroupMember, PartitionLag
+from mqd.client.group_descriptions import GroupDescription, GroupMember, PartitionLag
 from mqd.client.group_member import GroupMetadata
 from mqd.client.offsets import (
     NAMES_UP_TO,
@@ -159,8 +159,11 @@ class GroupOffsetAdmin(GroupAdmin):
         names = list(described)
         lags: dict[str, list[PartitionLag] | ClientError] = {}
         owners: dict[str, dict[TopicPartition, GroupMember]] = {}
+        shared: list[str] = []
         for name, outcome in described.items():
-            if not isinstance(outcome, ClientError):
+            if isinstance(outcome, GroupDescription) and outcome.type == "share":
+                shared.append(name)
+            elif not isinstance(outcome, ClientError):
                 owners[name] = {
                     tp: member for member in outcome.members for tp in member.assignment
                 }
@@ -190,7 +193,36 @@ class GroupOffsetAdmin(GroupAdmin):
             lags[name] = [PartitionLag(tp, *rows[tp], owners[name].get(tp)) for tp in sorted(rows)]
             if not rows and isinstance(missing, ClientError):
                 lags[name] = missing
+        lags |= await self._share_group_lags(shared, read_committed=read_committed)
         return {name: lags[name] for name in names}
+
+    async def _share_group_lags(
+        self, names: list[str], *, read_committed: bool
+    ) -> dict[str, list[PartitionLag] | ClientError]:
+        if not names:
+            return {}
+        found = await self.list_share_group_offsets(names)
+        rows = {
+            name: {
+                tp: FetchedOffset(
+                    None if one.start_offset is None else CommittedOffset(one.start_offset),
+                    None,
+                    None,
+                )
+                for tp, one in offsets.items()
+            }
+            for name, offsets in found.items()
+            if not isinstance(offsets, ClientError)
+        }
+        await self._add_bounds_of_leaders(list(rows.values()), read_committed=read_committed)
+        return {
+            name: offsets
+            if isinstance(offsets, ClientError)
+            else [
+                PartitionLag(tp, *rows[name][tp], None, offsets[tp].lag) for tp in sorted(offsets)
+            ]
+            for name, offsets in found.items()
+        }
 
     async def _fetch_offsets(
         self,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import Producer
 
 from chaos.ensemble import ensemble
+from tests.ran import Ran
 
 from .conftest import GROUP_OPTIONS, Broker, running
 from .test_kafka_tools import CONFIGS, TOOL_SECONDS, have_tools, run_tool, tool
@@ -112,3 +115,34 @@ def test_kafkas_tool_describes_resets_and_deletes_groups(
     assert [topic, "Successful"] in [line.split() for line in deleted.splitlines()], deleted
     tool(shares, GROUPS, "--delete", *one)
     assert group not in tool(shares, GROUPS, "--list").split()
+
+
+def test_mqctl_shows_and_resets_share_groups(shares: Broker, new_name: Callable[[], str]) -> None:
+    topic, group = new_name(), new_name()
+    produce(shares, topic)
+    earliest = ("--add-config", "share.auto.offset.reset=earliest")
+    tool(shares, CONFIGS, "--alter", "--group", group, *earliest)
+
+    def mqctl(*arguments: str) -> Ran:
+        command = [sys.executable, "-m", "mqctl", "-b", shares.address, "-o", "json", *arguments]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        return Ran(ran.returncode, ran.stdout, ran.stderr)
+
+    run_tool(
+        shares,
+        CONSUMER,
+        *("--topic", topic, "--group", group, "--timeout-ms", "30000"),
+        *("--max-messages", str(RECORDS)),
+    )
+    [described] = mqctl("group", "describe", group).data
+    assert (described["type"], described["state"]) == ("share", "Empty")
+    [lag] = mqctl("group", "lag", group).data
+    assert (lag["topic"], lag["partition"], lag["end"], lag["lag"]) == (topic, 0, RECORDS, 0)
+    reset = mqctl("group", "seek", group, topic, "--to", "beginning", "--execute")
+    assert reset.code == 0, reset.err
+    [lag] = mqctl("group", "lag", group).data
+    assert (lag["committed"], lag["lag"]) == (0, RECORDS)
+    assert mqctl("group", "delete-offsets", group, f"{topic}:0", "-y").code == 1
+    deleted = mqctl("group", "delete-offsets", group, topic, "-y")
+    assert deleted.data == [{"topic": topic, "partition": 0, "deleted": True}], deleted.err
+    assert mqctl("group", "delete", group, "-y").data == [{"group": group, "deleted": True}]

@@ -1,0 +1,171 @@
+"""Administration of share groups (KIP-932): their members, start offsets and lag.
+
+`Admin` has these calls, with the names of Kafka's Admin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from mqd.client.arguments import check_ids, check_names, check_string, check_whole
+from mqd.client.calls import Calls, Outcomes, by_topic, outcomes_of, raised
+from mqd.client.coordinator import KeyType
+from mqd.client.errors import ClientError, error_from_wire
+from mqd.client.group_descriptions import GroupDescription, GroupMember
+from mqd.client.peer import PeerConnection
+from mqd.client.resource_arguments import check_by_partition
+from mqd.types import NO_OFFSET, TopicPartition
+
+SHARE_GROUP_DESCRIBE = 77
+DESCRIBE_SHARE_GROUP_OFFSETS, ALTER_SHARE_GROUP_OFFSETS, DELETE_SHARE_GROUP_OFFSETS = 90, 91, 92
+
+
+class ShareOffset(NamedTuple):
+    """The progress of a share group in one partition."""
+
+    start_offset: int | None
+    """The first record that is not done. None if no member has read the partition yet."""
+    lag: int | None
+    """Records that are not done. None if the broker does not know it."""
+
+
+class ShareGroupAdmin(Calls):
+    """Calls about share groups."""
+
+    async def list_share_group_offsets(
+        self, group_ids: Iterable[str]
+    ) -> dict[str, dict[TopicPartition, ShareOffset] | ClientError]:
+        """The start offset and lag of each initialized partition of each group; empty for a group
+        that does not exist. Raises ClientError if a broker is older than share groups."""
+        wanted = check_ids("group_ids", group_ids, "billing")
+
+        async def request(connection: PeerConnection, keys: list[str]) -> Outcomes:
+            body = {"groups": [{"group_id": key, "topics": None} for key in keys]}
+            response = await self._client.request(connection, DESCRIBE_SHARE_GROUP_OFFSETS, body)
+            outcomes = Outcomes({}, {})
+            for group in response.groups:
+                if group.error_code:
+                    subject = f"group {group.group_id!r}"
+                    error = error_from_wire(group.error_code, subject, group.error_message)
+                    self._note([group.group_id], error, outcomes)
+                else:
+                    outcomes.done[group.group_id] = _share_offsets(group)
+            return outcomes
+
+        return await self._each_coordinated(
+            "listing offsets of share groups", wanted, KeyType.GROUP, request
+        )
+
+    async def alter_share_group_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, ClientError | None]:
+        """Reset start offsets of a share group, which is created if it does not exist.
+
+        The group must have no members, else NON_EMPTY_GROUP.
+        """
+        check_string("group_id", group_id, "billing")
+        check_by_partition("offsets", offsets, "42")
+        for tp, offset in offsets.items():
+            check_whole(f"the offset of {tp}", offset, 0)
+
+        async def request(connection: PeerConnection, _: list[str]) -> Outcomes:
+            topics = by_topic(
+                offsets,
+                lambda tp: {"partition_index": tp.partition, "start_offset": offsets[tp]},
+            )
+            body = {
+                "group_id": group_id,
+                "topics": [
+                    {"topic_name": name, "partitions": rows} for name, rows in topics.items()
+                ],
+            }
+            response = await self._client.request(connection, ALTER_SHARE_GROUP_OFFSETS, body)
+            rows = (
+                (TopicPartition(topic.topic_name, row.partition_index), row, row.error_message)
+                for topic in response.responses
+                for row in topic.partitions
+            )
+            return self._of_group(group_id, response, rows)
+
+        what = f"setting offsets of share group {group_id!r}"
+        return await self._one_share_group(what, group_id, request) if offsets else {}
+
+    async def delete_share_group_offsets(
+        self, group_id: str, topics: Iterable[str]
+    ) -> dict[str, ClientError | None]:
+        """Delete the start offsets of topics, in all of their partitions.
+
+        The group must have no members, else NON_EMPTY_GROUP.
+        """
+        check_string("group_id", group_id, "billing")
+        names = check_names("topics", topics, "orders")
+
+        async def request(connection: PeerConnection, _: list[str]) -> Outcomes:
+            body = {"group_id": group_id, "topics": [{"topic_name": name} for name in names]}
+            response = await self._client.request(connection, DELETE_SHARE_GROUP_OFFSETS, body)
+            rows = ((row.topic_name, row, row.error_message) for row in response.responses)
+            return self._of_group(group_id, response, rows)
+
+        what = f"deleting offsets of share group {group_id!r}"
+        return await self._one_share_group(what, group_id, request) if names else {}
+
+    async def _one_share_group(self, what: str, group_id: str, request: Any) -> dict[Any, Any]:
+        found = await self._each_coordinated(what, [group_id], KeyType.GROUP, request)
+        results: dict[Any, Any] = raised(found[group_id])
+        return results
+
+    @staticmethod
+    def _of_group(group_id: str, response: Any, rows: Iterable[tuple[Any, Any, Any]]) -> Outcomes:
+        """All results of one group. Raises ClientError for an error of the whole group."""
+        if response.error_code:
+            raise error_from_wire(
+                response.error_code, f"group {group_id!r}", response.error_message
+            )
+        found = outcomes_of((key, row, message, None) for key, row, message in rows)
+        return Outcomes({group_id: {**found.done, **found.to_retry}}, {})
+
+
+def _share_offsets(group: Any) -> dict[TopicPartition, ShareOffset]:
+    return {
+        TopicPartition(topic.topic_name, row.partition_index): ShareOffset(
+            None if row.start_offset == NO_OFFSET else row.start_offset,
+            None if row.lag < 0 else row.lag,
+        )
+        for topic in group.topics
+        for row in topic.partitions
+        if not row.error_code
+    }
+
+
+def share_group(row: Any, coordinator: str) -> GroupDescription:
+    """A row of ShareGroupDescribe."""
+    members = tuple(
+        GroupMember(
+            each.member_id,
+            None,
+            each.client_id,
+            each.client_host,
+            tuple(each.subscribed_topic_names),
+            tuple(
+                sorted(
+                    TopicPartition(topic.topic_name, index)
+                    for topic in each.assignment.topic_partitions
+                    for index in topic.partitions
+                )
+            ),
+            each.rack_id,
+            each.member_epoch,
+        )
+        for each in row.members
+    )
+    return GroupDescription(
+        row.group_id,
+        "share",
+        row.group_state,
+        "share",
+        row.assignor_name,
+        coordinator,
+        row.group_epoch,
+        members,
+    )
