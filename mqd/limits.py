@@ -515,7 +515,9 @@ SEGMENTS_UNSYNCED_MAX = 64
 segment gets a retriable error.
 """
 SEGMENTS_RETIRED_AT_ONCE = 50
-"""Segments that retention takes out of a log in one step, with up to five renames each: 5 ms."""
+"""Segments that retention, a truncation or the replacement by a cleaned segment takes out of a log
+in one step, with up to five renames each: 5 ms.
+"""
 OLDER_SEGMENTS_OPEN_MAX = 1_024
 """Open older segments of all logs, where descriptors are plentiful."""
 DESCRIPTORS_SPARE = 16

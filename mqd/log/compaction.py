@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import INSPECTED_BYTES_LARGEST
+from mqd.limits import INSPECTED_BYTES_LARGEST, SEGMENTS_RETIRED_AT_ONCE
 from mqd.log.log_config import FOREVER_MS, LogConfig
 from mqd.log.offset_map import OffsetMap
 from mqd.log.partition_log import PartitionLog
@@ -121,13 +121,17 @@ def is_due(cleanable: Cleanable, config: LogConfig) -> bool:
 
 
 def group_segments(segments: Sequence[Segment], config: LogConfig) -> list[list[Segment]]:
-    """Adjacent segments that become one. Otherwise the number of small segments would only grow."""
+    """Adjacent segments that become one. Otherwise the number of small segments would only grow.
+
+    A group has a bounded number of them: one step renames their files.
+    """
     groups: list[list[Segment]] = []
     size = 0
     for segment in segments:
         size += segment.size
         if (
             groups
+            and len(groups[-1]) < SEGMENTS_RETIRED_AT_ONCE
             and size <= config.segment_bytes
             and _index_bytes(size, config) <= config.segment_index_bytes
             and (segment.next_offset - 1 - groups[-1][0].base_offset <= RELATIVE_OFFSET_MAX)

@@ -24,7 +24,7 @@ from mqd.client.line import Line
 from mqd.errors import MqError, ProtocolError, StorageError
 from mqd.io.clock import Clock
 from mqd.io.entropy import Entropy
-from mqd.limits import FOLLOWER_STRETCH_BYTES
+from mqd.limits import FOLLOWER_STRETCH_BYTES, SEGMENTS_RETIRED_AT_ONCE
 from mqd.log.partition_log import PartitionLog
 from mqd.log.service import LogService
 from mqd.protocol.apis import by_key
@@ -261,17 +261,33 @@ class Fetchers:
             if isinstance(action, AppendRecords):
                 appends.append(action)
             else:
-                self._truncate(core, action)
+                await self._truncate(core, action)
         while appends:
             self._append_some(core, appends)
             if appends:
                 await trio.lowlevel.checkpoint()
 
-    def _truncate(self, core: Follower, action: Truncate | Reset) -> None:
+    async def _truncate(self, core: Follower, action: Truncate | Reset) -> None:
+        """Remove many segments from the end in portions. Each is a whole truncation: the log may
+        stay as it leaves it.
+        """
+        log = action.state.partition.log
+        while core.is_current(action.state) and log.is_readable:
+            oldest = len(log.segments) - SEGMENTS_RETIRED_AT_ONCE
+            if isinstance(action, Reset) or oldest <= log.segment_index(action.offset):
+                self._truncate_now(core, action)
+                return
+            portion = Truncate(action.state, log.segments[oldest].base_offset)
+            if not self._truncate_now(core, portion):
+                return
+            await trio.lowlevel.checkpoint()
+
+    def _truncate_now(self, core: Follower, action: Truncate | Reset) -> bool:
+        """Returns whether it was carried out."""
         state = action.state
         partition, log = state.partition, state.partition.log
         self._logs.checkpoint_high_watermark(log.topic_partition, partition.high_watermark)
-        end_before = log.log_end_offset
+        end_before, carried_out = log.log_end_offset, True
         try:
             if isinstance(action, Truncate):
                 self._logs.truncate_to(log, action.offset)
@@ -279,12 +295,14 @@ class Fetchers:
                 self._logs.reset(log, action.offset)
                 self.resets += 1
         except StorageError as error:
+            carried_out = False
             self._storage_failed(core, state, error)
         logger.info(
             "log truncated to match its leader partition=%s leader=%d epoch=%d log_end=%d was=%d",
             log.topic_partition, core.leader, state.leader_epoch, log.log_end_offset, end_before,
         )  # fmt: skip
         partition.log_replaced()
+        return carried_out
 
     def _append_some(self, core: Follower, appends: deque[AppendRecords]) -> None:
         """Append and flush as much as one stretch may contain, then take the leader's offsets. No

@@ -293,15 +293,16 @@ def test_a_commit_marker_stays_as_long_as_its_records() -> None:
     assert delete_horizon(Cleaning(*over.left, from_offset=5).headers[0]) == NOW + DAY_MS
 
 
-def test_groups_of_segments() -> None:
-    def segments(*rows: tuple[int, int, int]) -> list[Segment]:
-        made = []
-        for base, end, size in rows:
-            segment = Segment(base, 0)
-            segment.size, segment.next_offset = size, end
-            made.append(segment)
-        return made
+def segments(*rows: tuple[int, int, int]) -> list[Segment]:
+    made = []
+    for base, end, size in rows:
+        segment = Segment(base, 0)
+        segment.size, segment.next_offset = size, end
+        made.append(segment)
+    return made
 
+
+def test_groups_of_segments() -> None:
     config = LogConfig(segment_bytes=100)
     one = segments(
         (0, 5, 60),
@@ -322,6 +323,13 @@ def test_groups_of_segments() -> None:
         )
         == 2
     )
+
+
+def test_a_group_has_a_bounded_number_of_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqd.log.compaction.SEGMENTS_RETIRED_AT_ONCE", 3)
+    one = segments(*((number, number + 1, 1) for number in range(8)))
+    groups = group_segments(one, LogConfig(segment_bytes=1000))
+    assert [len(group) for group in groups] == [3, 3, 2]
 
 
 @settings(max_examples=15, deadline=None)

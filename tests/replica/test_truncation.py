@@ -4,6 +4,7 @@ KIP-101, KIP-279, and random failovers.
 
 from __future__ import annotations
 
+import errno
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from mqd.log.manager.reading import storage_error
+from mqd.log.partition_log import PartitionLog
 from tests.log.support import batch
 from tests.replica.followers import Replica, fetch_until_stable, receive_leader
 
@@ -95,6 +98,51 @@ def two_failovers_in_a_row(path: Path, becoming_follower: Rule) -> None:
     assert a.values() == b.values() == [(0, b"m1"), (1, b"m2"), (2, b"a3"), (3, b"a4"), (4, b"a5")]
     assert a.content() == b.content()
     assert a.log.epochs.entries() == b.log.epochs.entries() == [(1, 0), (3, 4)]
+
+
+@pytest.mark.parametrize("change", ["", "assigned again", "disk full"])
+def test_many_segments_are_truncated_in_portions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Other tasks run between two portions. The log may stay as a portion leaves it."""
+    monkeypatch.setattr("mqd.replica.fetchers.SEGMENTS_RETIRED_AT_ONCE", 3)
+    a, b = replicas = replicas_in(tmp_path)
+    receive_leader(replicas, 1, 1, (1, 2))
+    a.append(b"m1")
+    fetch_until_stable(replicas, a)
+    a.assign(a.assignment_with_isr((1,)))
+    for _ in range(40):
+        a.append(b"x" * 100)
+        a.note_high_watermark()
+        a._sync()
+    assert len(a.log.segments) > 8
+    receive_leader([b], 2, 2, (2,))
+    b.append(b"m2")
+    receive_leader([a], 2, 2, (2,))
+    truncate_to = a.logs.truncate_to
+    ends: list[int] = []
+
+    def noted(log: PartitionLog, offset: int) -> None:
+        if ends and change == "disk full":
+            raise storage_error("cannot truncate", OSError(errno.ENOSPC, "No space left"))
+        before = len(log.segments)
+        truncate_to(log, offset)
+        ends.append(log.log_end_offset)
+        assert before - len(log.segments) <= 3
+        if change == "assigned again":
+            a.core.unfollow(a.partition)
+
+    monkeypatch.setattr(a.logs, "truncate_to", noted)
+    a.fetch(b)
+    if change:
+        assert len(ends) == 1 and 1 < a.log.log_end_offset < 41
+        receive_leader([a], 2, 3, (2,))
+        receive_leader([b], 2, 3, (2,))
+        change = ""  # the next portions are carried out
+    assert ends == sorted(set(ends), reverse=True)
+    fetch_until_stable(replicas, b)
+    assert a.values() == b.values() == [(0, b"m1"), (1, b"m2")]
+    assert len(ends) > 2 and ends[-1] == 1
 
 
 SCENARIOS = [lost_after_a_restart, parted_after_two_restarts, two_failovers_in_a_row]

@@ -134,11 +134,12 @@ def newest_snapshot(disk: Disk, path: Path, end_offset: Offset) -> tuple[Produce
 
 
 def snapshot_offsets(disk: Disk, path: Path) -> list[Offset]:
-    """Offsets of the producer snapshots in a partition's directory, newest first."""
-    parsed = map(parse_segment_file_name, disk.list(path))
-    return sorted(
-        (one[0] for one in parsed if one is not None and one[1] == SNAPSHOT_SUFFIX), reverse=True
-    )
+    """Offsets of the producer snapshots in a partition's directory, newest first. The directory may
+    have thousands of other files.
+    """
+    names = [name for name in disk.list(path) if name.endswith(SNAPSHOT_SUFFIX)]
+    parsed = map(parse_segment_file_name, names)
+    return sorted((one[0] for one in parsed if one is not None), reverse=True)
 
 
 def remove_snapshots(disk: Disk, path: Path, segments: list[Segment]) -> None:
