@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from uuid import UUID
 import pytest
 import trio
 
+from chaos.node import free_port
 from mqd.config import NodeConfig
 from mqd.controller.create_partitions import (
     CreatePartitions,
@@ -55,14 +57,18 @@ from tests.hostile.machine import longest_step, on_reference_machine
 from tests.hostile.steps import Steps
 from tests.hostile.test_longest_assignment import timed
 from tests.log.support import NOW, batch, wait_until
+from tests.nodes import node, one_node_peers
 from tests.server.rig import ME, OTHER, Client, rig, run_until_idle
 from tests.server.test_follower_fetch import Follower, replicated
+from tests.tls_files import write_texts
 
 SECONDS_MAX = 0.05
 FOLLOWED_SECONDS_MAX = 0.01
 """For a fetch of fewer partitions than clusters have, so that the test is short."""
 
 TRIES = 3
+HELLO_BYTES = 131_000
+HANDSHAKE_SECONDS_MAX = 0.02
 NEW_PARTITIONS_SECONDS_MAX = 0.02
 INSPECTION_SECONDS_MAX = 0.02
 PRODUCERS_SECONDS_MAX = 0.015
@@ -95,6 +101,38 @@ async def test_the_first_fetch_of_a_follower(tmp_path: Path) -> None:
         trio.lowlevel.remove_instrument(steps)
     print(f"first fetch of a follower, {PARTITIONS} partitions: {1000 * min(tried):.1f} ms")
     assert min(tried) < FOLLOWED_SECONDS_MAX, tried
+
+
+# -- a TLS handshake
+
+
+async def test_a_client_hello_in_records_of_one_byte(tmp_path: Path) -> None:
+    """Before any login, a client may send 131 KB so."""
+    files, peers, secure = write_texts(tmp_path), one_node_peers(), free_port()
+    options = {
+        "listeners": f"IN://127.0.0.1:{peers.nodes[1].port},OUT://127.0.0.1:{secure}",
+        "listener.security.protocol.map": "IN:PLAINTEXT,OUT:SSL",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(files["node"]),
+    }
+    hello = b"\x01" + HELLO_BYTES.to_bytes(3, "big") + bytes(HELLO_BYTES)
+    sent = b"".join(b"\x16\x03\x01\0\x01%c" % byte for byte in hello)
+    tried = []
+    async with node(tmp_path / "data", peers=peers, options=options):
+        steps = Steps()
+        trio.lowlevel.add_instrument(steps)
+        for _ in range(TRIES):
+            steps.begin()
+            async with await trio.open_tcp_stream("127.0.0.1", secure) as stream:
+                with suppress(trio.BrokenResourceError), trio.fail_after(30):
+                    await stream.send_all(sent)
+                    await stream.receive_some(100)
+            tried.append(on_reference_machine(steps.longest, HANDSHAKE_SECONDS_MAX))
+            if tried[-1] < HANDSHAKE_SECONDS_MAX:
+                break
+        trio.lowlevel.remove_instrument(steps)
+    print(f"ClientHello of {HELLO_BYTES} bytes in tiny records: {1000 * min(tried):.1f} ms")
+    assert min(tried) < HANDSHAKE_SECONDS_MAX, (tried, steps.of)
 
 
 # -- new partitions

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import trio
 
+from mqd.controller.image import GROUP
 from mqd.limits import CREATED_TOPICS_MAX, PARTITIONS_PER_REQUEST_MAX
 from mqd.protocol import apis
 from tests.hostile.machine import on_reference_machine
@@ -28,6 +29,8 @@ TRIES = 3
 ANSWER_SECONDS = 30.0
 PARTITIONS = 500
 TOPICS = 200
+CONFIGURED_GROUPS, CONFIGURED_NAME_CHARS = 10_000, 3_900
+CONFIGURED = {"consumer.session.timeout.ms": "50000"}
 
 
 async def longest_step(running: RunningNode, steps: Steps, worst: Worst) -> float:
@@ -148,6 +151,7 @@ KNOWN: dict[str, tuple[str, int, Mapping[str, Any]]] = {
     "producers": ("describe_producers", 0, {"topics": topic("partition_indexes", INDEXES)}),
     "log directories": ("describe_log_dirs", 4, {"topics": None}),
     "metadata": ("metadata", 12, {"topics": None}),
+    "configured groups": ("list_config_resources", 1, {"resource_types": []}),
     "topics that are only checked": (
         "create_topics",
         7,
@@ -239,6 +243,10 @@ async def test_existing_rows(tmp_path: Path) -> None:
         async with connected(running) as client:
             await create_topic(client, "big", PARTITIONS)
             await until_led(client, "big")
+        assert running.daemon is not None
+        image = running.daemon.machine.image
+        for number in range(CONFIGURED_GROUPS):
+            image.configs[GROUP, f"{number}".ljust(CONFIGURED_NAME_CHARS, "x")] = CONFIGURED
         steps = Steps()
         trio.lowlevel.add_instrument(steps)
         for name, (api_name, version, body) in KNOWN.items():
