@@ -105,6 +105,8 @@ TURN_SECONDS_MAX = 0.01
 """After this time in a turn, no further connection gets a slice. The turn ends, and other tasks of
 the node run.
 """
+NEWCOMER_SECONDS = 0.0025
+"""The part of a turn for connections whose handshake or login is not complete."""
 TASK_SLICE_SECONDS_MAX = 0.005
 """After this time, a task that handles a large request lets others go first."""
 SENT_BYTES_PER_SLICE = 4 * MIB
@@ -441,7 +443,7 @@ CONSUMER_FETCH_BYTES = 8 * MIB
 CONSUMER_PARTITION_FETCH_BYTES = 1 * MIB
 
 assert FRAME_BYTES_MIN < BATCH_BYTES_MAX < REQUEST_BYTES_MAX <= PEER_REQUESTS_BYTES_MAX
-assert 0 < SLICE_SECONDS_MAX < TURN_SECONDS_MAX
+assert 0 < SLICE_SECONDS_MAX < NEWCOMER_SECONDS < TURN_SECONDS_MAX
 assert SENDFILE_BYTES_MIN < RECEIVE_BYTES_MAX <= RECEIVE_ARENA_BYTES
 assert RAFT_COMMAND_BYTES_MAX + 64 < RAFT_BATCH_BYTES < RAFT_MESSAGE_BYTES_MAX
 assert RAFT_SNAPSHOT_CHUNK_BYTES + 64 < RAFT_MESSAGE_BYTES_MAX < RAFT_OUTBOX_BYTES_MAX

@@ -20,6 +20,7 @@ from mqd.io.net import Listener, Network, Ready
 from mqd.limits import (
     FRAME_RECEIVE_TIMEOUT_MS,
     HANDSHAKE_SECONDS_MAX,
+    NEWCOMER_SECONDS,
     RECEIVE_ARENA_BYTES,
     SLICE_SECONDS_MAX,
     TURN_SECONDS_MAX,
@@ -102,6 +103,8 @@ class Server:
         """The time used, in seconds, by the connection that was served last: where a
         connection that was idle starts.
         """
+        self._newcomers: dict[Connection, None] = {}
+        """Connections whose handshake or login was not complete when they last competed."""
         self._extra_turn_wanted = trio.Event()
         self.turns = 0
 
@@ -186,21 +189,41 @@ class Server:
 
         Where connections compete, the one that has used the least time goes first. So one that
         sends little waits for one slice at most: start-time fair queuing (Goyal, Vin and Cheng,
-        1996). A connection that was idle starts at the current virtual time. Connections that are
-        not served stay ready, or held back, for the next turn.
+        1996). A connection that was idle starts at the current virtual time, a new one a slice
+        later. Connections that are not served stay ready, or held back, for the next turn.
 
-        A slice counts for SLICE_SECONDS_MAX at most. If it takes longer, the machine may have run
-        other processes, and each millisecond too much costs a slice of every other connection.
+        Handshakes and logins go last, because a flood of them is cheap for clients without a login.
+        A part of each turn is reserved for them.
         """
         self._begin_turn()
+        newcomers: list[tuple[Ready, int]] = []
         if self._held_back or self._was_cut:
             ready += [(connection, RESUME) for connection in self._held_back]
             self._held_back = []
             ready.sort(key=lambda pair: pair[0].used)
-        clock, arena = self._node.clock.monotonic, self.arena
-        now = self.now
-        ends_at = now + TURN_SECONDS_MAX
+            if self._newcomers:
+                ready, newcomers = self._split(ready)
+        ends_at = self.now + TURN_SECONDS_MAX
         self._was_cut = False
+        if newcomers:
+            self._serve_until(ends_at - NEWCOMER_SECONDS, ready)
+            self._serve_until(ends_at, newcomers)
+        else:
+            self._serve_until(ends_at, ready)
+        self._slice_ends_at = self._node.clock.monotonic() + SLICE_SECONDS_MAX
+        self._end_turn()
+        self._in_turn = False
+        if self._held_back:
+            self._extra_turn_wanted.set()
+
+    def _serve_until(self, ends_at: float, ready: list[tuple[Ready, int]]) -> None:
+        """Give each connection a slice, until time is up.
+
+        A slice counts for SLICE_SECONDS_MAX at most. If it takes longer, the machine may have run
+        other processes, and each millisecond too much costs a slice of every other connection.
+        """
+        clock, arena = self._node.clock.monotonic, self.arena
+        now = clock()
         quotas = self._node.quotas
         counts_time = REQUEST_PERCENTAGE in quotas.keys
         for position, (connection, events) in enumerate(ready):
@@ -225,11 +248,21 @@ class Server:
             if counts_time:
                 quotas.used(connection, spent)  # type: ignore[arg-type]  # a Connection
             now = after
-        self._slice_ends_at = now + SLICE_SECONDS_MAX
-        self._end_turn()
-        self._in_turn = False
-        if self._held_back:
-            self._extra_turn_wanted.set()
+
+    def _split(
+        self, ready: list[tuple[Ready, int]]
+    ) -> tuple[list[tuple[Ready, int]], list[tuple[Ready, int]]]:
+        """Connections that have completed their handshake and login, and the others."""
+        others, newcomers = [], []
+        for pair in ready:
+            connection = pair[0]
+            if connection in self._newcomers:
+                if connection.is_in_handshake:
+                    newcomers.append(pair)
+                    continue
+                del self._newcomers[connection]
+            others.append(pair)
+        return others, newcomers
 
     def _begin_turn(self) -> None:
         """Update the time, and whether this node is in contact with the controller."""
@@ -292,7 +325,10 @@ class Server:
                 self.now = self._node.clock.monotonic()
                 sasl = self._sasl_of(client_listener)
                 connection = Connection(self, sock, kind, self.now, client_listener, sasl)
+                connection.used = self._virtual_time + SLICE_SECONDS_MAX
                 self._connections[connection] = None
+                if connection.is_in_handshake:
+                    self._newcomers[connection] = None
                 self._quotas.add(connection)
 
     def _sasl_of(self, listener: ClientListener | None) -> SaslConnection | None:
@@ -308,6 +344,7 @@ class Server:
 
     def closed(self, connection: Connection) -> None:
         self._connections.pop(connection, None)
+        self._newcomers.pop(connection, None)
         self._quotas.discard(connection)
         self._node.share.connection_closed(connection.peer)
 

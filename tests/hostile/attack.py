@@ -7,7 +7,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
-from tests.hostile.wire import Wire
+from tests.hostile.wire import Opening, Wire
 
 KNOWN_TOPIC = "known"
 PIPELINED = 50
@@ -18,6 +18,8 @@ class Attack(ABC):
 
     name: ClassVar[str]
     on_peer_port: ClassVar[bool] = False
+    opening: ClassVar[Opening] = Opening.LOGIN
+    """How far its connections are open before the first round."""
     tested_partitions: ClassVar[int] = 50
     """Partitions of that topic in test_attacks.py; with fewer partitions the node is ready
     sooner.

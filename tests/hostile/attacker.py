@@ -1,5 +1,5 @@
 """The attackers' process: `python -m tests.hostile.attacker`. It reads one line for each attack:
-PORT CONNECTIONS KNOWN NAME.
+a list in JSON: the port, connections, known partitions, the name, and the login.
 
 It forks, because the modules take more than a second to import. The child writes "begun" when all
 connections are open, or after BEGIN_SECONDS. A connection that the broker closes is replaced. The
@@ -8,6 +8,7 @@ next line, END, ends the attack. So does the end of the input.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -17,7 +18,8 @@ from functools import lru_cache
 from typing import NoReturn
 
 from tests.hostile.attack import Attack
-from tests.hostile.attacks import ATTACKS
+from tests.hostile.attacks import EVERY_ATTACK
+from tests.hostile.login import use
 from tests.hostile.wire import Wire
 
 REOPEN_SECONDS = 0.05
@@ -29,7 +31,7 @@ END = "end"
 @lru_cache(maxsize=1)
 def prepared(name: str, known: int) -> Attack:
     """One attack runs with different numbers of connections: its bytes are built once."""
-    return ATTACKS[name](known)
+    return EVERY_ATTACK[name](known)
 
 
 def run(attack: Attack, port: int, begun: threading.Semaphore) -> None:
@@ -37,7 +39,7 @@ def run(attack: Attack, port: int, begun: threading.Semaphore) -> None:
     while True:
         wire = None
         try:
-            wire = Wire(port)
+            wire = Wire(port, attack.opening)
             if first:
                 begun.release()
                 first = False
@@ -64,11 +66,12 @@ def attack_until_killed(attack: Attack, port: int, connections: int) -> NoReturn
 
 def main() -> None:
     while line := sys.stdin.readline():
-        port, connections, known, name = line.rstrip("\n").split(" ", 3)
-        attack = prepared(name, int(known))
+        port, connections, known, name, login = json.loads(line)
+        attack = prepared(name, known)
         child = os.fork()
         if child == 0:
-            attack_until_killed(attack, int(port), int(connections))
+            use(login)
+            attack_until_killed(attack, port, connections)
         end = sys.stdin.readline()
         assert end in ("", END + "\n"), end
         os.kill(child, signal.SIGKILL)

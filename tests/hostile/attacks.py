@@ -6,6 +6,16 @@ Those that fill the coordinator and the metadata come last, because their effect
 from __future__ import annotations
 
 from tests.hostile.attack import Attack
+from tests.hostile.before_login import (
+    BigTokens,
+    HalfHandshakes,
+    HeldLogins,
+    KeyUpdates,
+    Renegotiations,
+    SaslHandshakes,
+    ScramFirstMessages,
+    WrongPasswords,
+)
 from tests.hostile.costly import (
     KnownSessions,
     Lookups,
@@ -32,3 +42,14 @@ _FLOODS = (ManyProtocols, WaitingMembers, Groups, GroupConfigs, Topics)
 ATTACKS: dict[str, type[Attack]] = {
     kind.name: kind for kind in (*_COSTLY, *_HELD, Malformed, *_FLOODS)
 }
+
+BEFORE_LOGIN: dict[str, type[Attack]] = {
+    kind.name: kind
+    for kind in (
+        *(HalfHandshakes, HeldLogins, SaslHandshakes, ScramFirstMessages, WrongPasswords),
+        *(BigTokens, KeyUpdates, Renegotiations),
+    )
+}
+"""Attacks of clients that have not logged in, on a listener with TLS and logins."""
+
+EVERY_ATTACK = {**ATTACKS, **BEFORE_LOGIN}

@@ -1,5 +1,5 @@
-"""The good client's process: `python -m tests.hostile.good_client PORT SECONDS BYTES` produces that
-many bytes every 10 ms with acks=all.
+"""The good client's process: `python -m tests.hostile.good_client PORT SECONDS BYTES LOGIN`
+produces that many bytes every 10 ms with acks=all. LOGIN: see login.py; empty for none.
 
 It writes the longest wait for a response and the number of responses as one line of JSON, times in
 seconds. The longest wait is Infinity where the broker closes the connection or does not respond for
@@ -15,6 +15,7 @@ import time
 
 from mqd.protocol.batch_builder import build_batch
 from mqd.testing.requests import decoded, frame
+from tests.hostile.login import use
 from tests.hostile.wire import Wire
 
 TOPIC = "good"
@@ -24,6 +25,7 @@ VERSION = 9
 
 def main() -> None:
     port, seconds, size = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+    use(sys.argv[4])
     batch = bytes(build_batch([(None, b"x" * size)], timestamp=1_700_000_000_000))
     rows = [{"index": 0, "records": batch}]
     request = frame(

@@ -18,9 +18,12 @@ from chaos.node import KafkaNode, Node, free_port
 from mqd.peers import load_peers
 from tests.hostile.attack import KNOWN_TOPIC, Attack
 from tests.hostile.attacker import END
-from tests.hostile.attacks import ATTACKS
+from tests.hostile.attacks import EVERY_ATTACK
 from tests.hostile.good_client import TOPIC
+from tests.hostile.login import Login
+from tests.hostile.secured import GOOD, create_acls, options as secured_options
 from tests.hostile.wire import Wire
+from tests.tls_files import write_texts
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 READY_SECONDS = 60.0
@@ -33,6 +36,12 @@ class Ports(NamedTuple):
 
     client: int
     peer: int | None = None
+    ca: str = ""
+    """The certificate authority of the client port, which has TLS and logins. Empty: PLAINTEXT."""
+
+    def login(self, user: str) -> str:
+        """The argument of `login.use`: empty without logins."""
+        return Login(self.client, user, self.ca).as_json() if self.ca else ""
 
     def attacked_by(self, attack: type[Attack]) -> int | None:
         return self.peer if attack.on_peer_port else self.client
@@ -47,40 +56,68 @@ class Waits(NamedTuple):
 
 
 @contextmanager
-def mqd(directory: Path, known: int) -> Iterator[Ports]:
-    """A node in its own process. `known`: partitions of the attacked topic."""
+def mqd(directory: Path, known: int, *, has_logins: bool = False) -> Iterator[Ports]:
+    """A node in its own process. `known`: partitions of the attacked topic. `has_logins`: its
+    clients use SASL_SSL.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     node = Node(directory, ("max.connections.per.ip=1000",))
+    peer_port = load_peers(node.peers).nodes[node.node_id].peer_port
+    ports = Ports(node.port, peer_port)
+    if has_logins:
+        files = write_texts(directory)
+        ports = Ports(free_port(), peer_port, str(files["ca"]))
+        secured = secured_options(files, node.port, ports.client)
+        node.options += tuple(f"{key}={value}" for key, value in secured.items())
     node.start()
     try:
-        create_topics(node.port, known)
-        yield Ports(node.port, load_peers(node.peers).nodes[node.node_id].peer_port)
+        create_topics(node.port, known, has_logins=has_logins)
+        yield ports
     finally:
         node.kill()
 
 
 @contextmanager
-def kafka(directory: Path, known: int) -> Iterator[Ports]:
+def kafka(directory: Path, known: int, *, has_logins: bool = False) -> Iterator[Ports]:
     """Apache Kafka 4.3.1 in the same way."""
     port = free_port()
+    ports, options = Ports(port), []
+    if has_logins:
+        directory.mkdir(parents=True, exist_ok=True)
+        files = write_texts(directory)
+        ports = Ports(free_port(), ca=str(files["ca"]))
+        secured = secured_options(files, port, ports.client)
+        secured["advertised.listeners"] = secured["listeners"]
+        secured["listeners"] += f",CONTROLLER://127.0.0.1:{port + 1}"
+        secured["inter.broker.listener.name"] = "PLAINTEXT"
+        secured["listener.security.protocol.map"] = (
+            ",".join(f"{name}:{name}" for name in ("PLAINTEXT", "SASL_SSL"))
+            + ",CONTROLLER:PLAINTEXT"
+        )
+        options = [f"{key}={value}" for key, value in secured.items()]
     script = str(KafkaNode.SCRIPT)
     subprocess.run(
-        ["bash", script, "start", "1", str(port), str(directory)],
+        ["bash", script, "start", "1", str(port), str(directory), *options],
         check=True,
         stdout=subprocess.DEVNULL,
     )
     try:
-        create_topics(port, known)
-        yield Ports(port)
+        create_topics(port, known, has_logins=has_logins)
+        yield ports
     finally:
         subprocess.run(
             ["bash", script, "stop", str(directory)], check=True, stdout=subprocess.DEVNULL
         )
 
 
-def create_topics(port: int, known: int) -> None:
-    """The good client's topic and the attacked one; returns when both have leaders."""
+def create_topics(port: int, known: int, *, has_logins: bool) -> None:
+    """The good client's topic and the attacked one; returns when both have leaders. With logins
+    also the ACLs.
+    """
     wire = Wire(port)
+    if has_logins:
+        created = wire.ask("create_acls", 3, create_acls(TOPIC))
+        assert not any(row.error_code for row in created.results), created
     for name, partitions in ((TOPIC, 1), (KNOWN_TOPIC, known)):
         topic = {
             "name": name,
@@ -115,15 +152,16 @@ def create_topics(port: int, known: int) -> None:
     wire.close()
 
 
-def good_client(port: int, seconds: float, size: int = Attack.good_bytes) -> Waits:
+def good_client(ports: Ports, seconds: float, size: int = Attack.good_bytes) -> Waits:
     """Run the good client for that long, with records of this size."""
     command = [
         sys.executable,
         "-m",
         "tests.hostile.good_client",
-        str(port),
+        str(ports.client),
         str(seconds),
         str(size),
+        ports.login(GOOD),
     ]
     found = subprocess.run(
         command, cwd=ROOT, check=True, capture_output=True, text=True, env=_environment()
@@ -153,9 +191,9 @@ class Attackers:
         self._process.wait()
         self._process.stdout.close()
 
-    def begin(self, port: int, attack: str, connections: int, known: int) -> None:
+    def begin(self, port: int, attack: str, connections: int, known: int, login: str = "") -> None:
         """Returns when the connections are open."""
-        self._send(f"{port} {connections} {known} {attack}", "begun")
+        self._send(json.dumps([port, connections, known, attack, login]), "begun")
 
     def end(self) -> None:
         self._send(END, "ended")
@@ -169,25 +207,31 @@ class Attackers:
 
 
 def waits_under(
-    attackers: Attackers, attack: str, connections: int, known: int, seconds: float, ports: Ports
+    attackers: Attackers,
+    user: str,
+    attack: str,
+    connections: int,
+    known: int,
+    seconds: float,
+    ports: Ports,
 ) -> Waits:
-    """The good client's waits while `connections` connections attack."""
-    kind = ATTACKS[attack]
+    """The good client's waits while `connections` connections of a user attack."""
+    kind = EVERY_ATTACK[attack]
     port = ports.attacked_by(kind)
     assert port is not None
-    attackers.begin(port, attack, connections, known)
+    attackers.begin(port, attack, connections, known, ports.login(user))
     try:
-        return good_client(ports.client, seconds, kind.good_bytes)
+        return good_client(ports, seconds, kind.good_bytes)
     finally:
         attackers.end()
 
 
 @asynccontextmanager
 async def attacking(
-    attackers: Attackers, port: int, attack: str, connections: int, known: int
+    attackers: Attackers, port: int, attack: str, connections: int, known: int, login: str = ""
 ) -> AsyncIterator[None]:
     """Attack the node on this port, which may run in this process, during the block."""
-    await trio.to_thread.run_sync(attackers.begin, port, attack, connections, known)
+    await trio.to_thread.run_sync(attackers.begin, port, attack, connections, known, login)
     try:
         yield
     finally:

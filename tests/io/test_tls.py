@@ -4,8 +4,6 @@ both report when it fails.
 
 from __future__ import annotations
 
-import _ssl
-import ctypes
 import gc
 import random
 import socket
@@ -37,6 +35,7 @@ from mqd.security.tls_settings import (
     server_settings,
     tls_settings,
 )
+from tests.key_updates import key_updates
 from tests.tls_files import texts, write_texts
 
 HOST = "127.0.0.1"
@@ -310,18 +309,6 @@ async def test_a_handshake_in_tiny_records_takes_several_calls() -> None:
         assert calls >= sent // 64 > 2
 
 
-def key_updates(stream: TlsStream, count: int, *, requested: bool) -> bytes:
-    """So many KeyUpdate messages (RFC 8446, 4.6.3), encrypted. Python has no function for them."""
-    openssl = ctypes.CDLL(_ssl.__file__)
-    # PyObject_HEAD, the Python socket, and SSL*
-    position = object.__basicsize__ + ctypes.sizeof(ctypes.c_void_p)
-    pointer = ctypes.c_void_p.from_address(id(stream._tls._sslobj) + position)  # type: ignore[attr-defined]
-    for _ in range(count):
-        assert openssl.SSL_key_update(pointer, int(requested)) == 1
-        assert openssl.SSL_do_handshake(pointer) == 1
-    return stream._outgoing.read()
-
-
 @pytest.mark.parametrize("requested", [True, False])
 async def test_key_updates_are_handled_a_few_at_a_time(requested: bool) -> None:
     """One call must not handle all that arrive: each costs as much as a record (I41)."""
@@ -329,7 +316,7 @@ async def test_key_updates_are_handled_a_few_at_a_time(requested: bool) -> None:
 
         async def client() -> None:
             stream = await connect(port)
-            flood = key_updates(stream, 2000, requested=requested)
+            flood = key_updates(stream._tls, stream._outgoing, 2000, requested=requested)
             await stream._inner.send_all(flood)
             await stream.send_all(b"end")
             arrived = memoryview(bytearray(2))
@@ -363,7 +350,9 @@ async def test_a_client_that_reads_no_responses_to_key_updates_is_closed() -> No
             stream = await connect(port)
             opened.append(stream)
             await stream.send_all(b"first")
-            await stream._inner.send_all(key_updates(stream, 100, requested=True))
+            await stream._inner.send_all(
+                key_updates(stream._tls, stream._outgoing, 100, requested=True)
+            )
 
         nursery.start_soon(client)
         side: Side = await accept()  # type: ignore[misc]

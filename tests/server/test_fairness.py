@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mqd.limits import IN_FLIGHT_REQUESTS_MAX, SLICE_SECONDS_MAX, TURN_SECONDS_MAX
-from mqd.server.connection import RESUME
+from mqd.server.connection import RESUME, Connection
 from tests.log.support import HandClock
 from tests.server.rig import Client, Rig, rig, run_until_idle
 from tests.server.scripted import ScriptedOwner, frame
@@ -155,3 +155,39 @@ async def test_heavy_connections_get_equal_shares_of_the_time(tmp_path: Path) ->
         half = costly.served[: len(costly.served) // 2]
         counts = [half.count(hog.sock) for hog in hogs]
         assert max(counts) - min(counts) <= 4, counts
+
+
+@pytest.mark.parametrize(
+    ("requests_of_a_hog", "newcomers", "hogs"), [(200, 50, 1), (100, 5, 20)], ids=["last", "a part"]
+)
+async def test_handshakes_go_last_and_have_a_part_of_each_turn(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    requests_of_a_hog: int,
+    newcomers: int,
+    hogs: int,
+) -> None:
+    """A flood of handshakes does not divide the time of clients that have logged in."""
+    async with rig(tmp_path) as node:
+        new = [await node.connect() for _ in range(newcomers)]
+        known = [await node.connect() for _ in range(hogs)]
+        socks = {client.sock for client in new}
+        unfinished = {one for one in node.server._connections if one.sock in socks}
+        monkeypatch.setattr(
+            Connection, "is_in_handshake", property(lambda self: self in unfinished)
+        )
+        node.server._newcomers.update(dict.fromkeys(unfinished))
+        costly = Costly(node, 0.001)
+        for clients, count in ((new, 20), (known, requests_of_a_hog)):
+            for client in clients:
+                for _ in range(count):
+                    client.post("api_versions", 3, {})
+        await run_until_idle()
+        are_new = [sock in socks for sock in costly.served]
+        assert len(are_new) == newcomers * 20 + hogs * requests_of_a_hog
+        last_known = len(are_new) - 1 - are_new[::-1].index(False)
+        last_new = len(are_new) - 1 - are_new[::-1].index(True)
+        if hogs == 1:
+            assert sum(are_new[:last_known]) < newcomers * 20 * 0.9
+        else:
+            assert last_new - sum(are_new) < hogs * requests_of_a_hog // 4
