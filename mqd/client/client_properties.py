@@ -38,7 +38,7 @@ SECRET_KEYS: Final = frozenset(
 )
 FILE_KEYS: Final = frozenset(
     {
-        *("ssl.truststore.location", "ssl.ca.location"),
+        *("ssl.truststore.location", "ssl.ca.location", "ssl.crl.location"),
         *("ssl.keystore.location", "ssl.certificate.location", "ssl.key.location"),
     }
 )
@@ -71,6 +71,15 @@ _IGNORED: Final = frozenset(
 nothing here; nor do those with the prefix below.
 """
 _IGNORED_PREFIXES: Final = ("sasl.kerberos.",)
+_UNSUPPORTED: Final = {
+    "ssl.curves.list": "remove it, or set Groups in the file that OPENSSL_CONF names",
+    "ssl.sigalgs.list": "remove it, or set SignatureAlgorithms in the file that OPENSSL_CONF names",
+    "ssl.engine.location": "use a key in a file: ssl.key.location",
+    "ssl.engine.id": "use a key in a file: ssl.key.location",
+    "ssl.providers": "remove it, or set providers in the file that OPENSSL_CONF names",
+    "ssl.ca.certificate.stores": "export the certificates of the CA, and set ssl.ca.location",
+}
+"""Keys of librdkafka that Python's ssl cannot honour -> what to do."""
 _ASSERTION_RETRIEVER: Final = "JwtBearerJwtRetriever"
 _NOT_TRIMMED: Final = frozenset({"sasl.username", "sasl.password"})
 """Keys of librdkafka with any text. Kafka trims the values of all its keys."""
@@ -97,12 +106,21 @@ def is_security_key(key: str) -> bool:
 
 
 def security_of(properties: Mapping[str, str]) -> Security:
-    """The security that these properties describe. Other properties are ignored. Raises
-    InvalidValue, also for an unknown security property.
+    """The security that these properties describe. Other properties are ignored, those of SASL
+    also if `security.protocol` is one without SASL. Raises InvalidValue, also for an unknown
+    security property.
     """
     reader = _Reader(properties)
-    protocol = reader.take("security.protocol", "PLAINTEXT").upper()
-    options: dict[str, Any] = {"protocol": protocol, **_sasl(reader), **_tls(reader)}
+    given = reader.take("security.protocol")
+    protocol = given.upper() or "PLAINTEXT"
+    sasl = _sasl(reader)
+    if given and sasl and not protocol.startswith("SASL_"):
+        logger.debug("sasl.* has no effect security.protocol=%s", protocol)
+        sasl = {}
+    options: dict[str, Any] = {"protocol": protocol, **sasl, **_tls(reader)}
+    for key, remedy in _UNSUPPORTED.items():
+        if reader.take(key):
+            raise invalid_value(f"client property {key!r} is not supported", remedy)
     unknown = [
         key for key in reader.left if key not in _IGNORED and not key.startswith(_IGNORED_PREFIXES)
     ]
@@ -246,6 +264,7 @@ def _tls(reader: _Reader) -> dict[str, Any]:
             ("ssl.truststore.location", "ssl.ca.location"),
             ("ssl.truststore.certificates", "ssl.ca.pem"),
         ),
+        "crl": _file_or_pem(reader, ("ssl.crl.location",), ()),
         "ca_password": reader.take("ssl.truststore.password"),
         "certificate": _file_or_pem(
             reader,

@@ -8,7 +8,7 @@ from mqd.client.errors import invalid_value
 from mqd.client.security import Security
 from mqd.config import ConfigError
 from mqd.io.net import Network
-from mqd.io.tls_contexts import client_context
+from mqd.io.tls_contexts import client_context, refuse_revoked
 from mqd.io.tls_stream import TlsNetwork
 from mqd.security.tls_settings import KeyStore, TlsSettings, TrustStore
 
@@ -27,6 +27,8 @@ def secured(network: Network, security: Security | None) -> Network:
     )
     try:
         context = client_context(settings, check_host_name=security.check_host_name)
+        if security.crl is not None:
+            refuse_revoked(context, str(security.crl))
     except ConfigError as error:
         problem, _, remedy = str(error).partition("; ")
         raise invalid_value(problem, remedy or "check the ssl.* properties") from None

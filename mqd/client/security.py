@@ -31,6 +31,8 @@ class Security:
     """Trusted certificates. None: those of the system."""
     ca_password: str | None = field(default=None, repr=False)
     """The password of a PKCS12 file."""
+    crl: Path | str | None = None
+    """A file in PEM with the certificates that the CA has revoked (CRL)."""
     certificate: Path | str | None = field(default=None, repr=False)
     """The certificate chain of this client. With a PKCS12 file, or a file that has both, `key` is
     None.

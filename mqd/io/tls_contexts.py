@@ -65,6 +65,20 @@ def client_context(
     return context
 
 
+def refuse_revoked(context: ssl.SSLContext, location: str) -> None:
+    """Refuse certificates that a list in this file revokes, and those of a CA without a list.
+    Raises ConfigError.
+    """
+    try:
+        context.load_verify_locations(cafile=location)
+    except OSError as error:  # an SSLError is one
+        raise ConfigError(
+            f"ssl.crl.location: {location} cannot be read ({error.strerror}); use a certificate "
+            "revocation list in PEM"
+        ) from None
+    context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+
+
 def own_certificate(settings: TlsSettings, *, where: str) -> bytes:
     """The first certificate of the key store, in DER. Raises ConfigError."""
     assert settings.key_store is not None

@@ -140,6 +140,13 @@ def client_reason(error: ssl.SSLError, address: str) -> tuple[str, str]:
                 "connect to a name of the certificate, add this name to it, or set "
                 "ssl.endpoint.identification.algorithm= (empty) if the network is safe",
             )
+        if error.verify_code == 23:  # X509_V_ERR_CERT_REVOKED
+            return f"the certificate of {address} is revoked", "issue a new one for the broker"
+        if error.verify_code == 3:  # X509_V_ERR_UNABLE_TO_GET_CRL
+            return (
+                f"ssl.crl.location has no list of the CA that signed the certificate of {address}",
+                "add the certificate revocation list of that CA",
+            )
         return (
             f"the certificate of {address} is not trusted: {why}",
             "set the truststore (ssl.truststore.location) to the certificate of the CA "

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
 
 from mqd.client.client_properties import security_of
 from mqd.client.errors import AuthenticationFailed, InvalidValue
+from mqd.client.secure_network import secured
+from mqd.client.security import Security
 from mqd.client.token_sources import ClientCredentials
+from mqd.io.certificates import Authority
 from mqd.io.https import get_document
+from mqd.io.net import OsNetwork
+from mqd.io.tls_errors import client_reason
+from mqd.io.tls_stream import TlsNetwork
 
 JAAS = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="u" password="p";'
 
@@ -158,10 +168,81 @@ def test_invalid_properties() -> None:
         ({"ssl.keystore.type": "JKS"}, "needs Java"),
         ({"ssl.xyz.abc": "hush"}, "unknown client property 'ssl.xyz.abc': remove it"),
         ({"enable.ssl.certificate.verification": "false"}, "anyone could pretend"),
+        ({"ssl.curves.list": "X25519"}, "'ssl.curves.list' is not supported: .*OPENSSL_CONF"),
+        ({"ssl.engine.location": "e.so"}, "not supported: .*ssl.key.location"),
+        ({"sasl.mechanism": "PLAIN"}, "protocol is PLAINTEXT, without SASL: use the protocol SASL"),
     ):
         with pytest.raises(InvalidValue, match=reason) as caught:
             security_of(properties)
         assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize("protocol", ["SSL", "PLAINTEXT"])
+def test_properties_of_sasl_have_no_effect_without_sasl(protocol: str) -> None:
+    """As in Apache Kafka's clients and in librdkafka."""
+    properties = {"sasl.mechanism": "PLAIN", "sasl.username": "alice", "sasl.password": "hush"}
+    found = security_of({"security.protocol": protocol, **properties})
+    assert found == Security(protocol=protocol)
+
+
+def test_a_revoked_certificate_is_refused(tmp_path: Path) -> None:
+    """`ssl.crl.location`. As with librdkafka, only the certificate of the broker is checked."""
+    now = datetime.now(UTC)
+    authority = Authority.create("test", now=now)
+    node = authority.issue("node-1", organization="cluster", hosts=("localhost",), now=now)
+    certificate = x509.load_pem_x509_certificate(node)
+    (tmp_path / "ca.pem").write_bytes(authority.pem)
+    (tmp_path / "node.pem").write_bytes(node)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(tmp_path / "node.pem")
+    for serial, reason in ((certificate.serial_number, "is revoked"), (1, None)):
+        revoked = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now)
+        builder = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(authority.certificate.subject)
+            .last_update(now - timedelta(days=1))
+            .next_update(now + timedelta(days=1))
+            .add_revoked_certificate(revoked.build())
+        )
+        crl = builder.sign(authority._key, hashes.SHA256())
+        (tmp_path / "crl.pem").write_bytes(crl.public_bytes(serialization.Encoding.PEM))
+        assert handshake_error(client_network(tmp_path, "crl.pem").context, server) == reason
+    (tmp_path / "crl.pem").write_bytes(authority.pem)
+    context = client_network(tmp_path, "crl.pem").context
+    assert handshake_error(context, server) == "has no list of the CA"
+    with pytest.raises(InvalidValue, match=r"ssl\.crl\.location: .*missing\.pem cannot be read"):
+        client_network(tmp_path, "missing.pem")
+
+
+def client_network(directory: Path, crl: str) -> TlsNetwork:
+    properties = {
+        "security.protocol": "SSL",
+        "ssl.ca.location": str(directory / "ca.pem"),
+        "ssl.crl.location": str(directory / crl),
+    }
+    found = secured(OsNetwork(), security_of(properties))
+    assert isinstance(found, TlsNetwork)
+    return found
+
+
+def handshake_error(client: ssl.SSLContext, server: ssl.SSLContext) -> str | None:
+    """The part of the reason that the client reports; None if the handshake succeeds."""
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = [
+        client.wrap_bio(to_client, to_server, server_hostname="localhost"),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    for _ in range(4):
+        for side in sides:
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLCertVerificationError as error:
+                message, _ = client_reason(error, "localhost:9093")
+                known = ("is revoked", "has no list of the CA")
+                return next((part for part in known if part in message), message)
+    return None
 
 
 class Provider(BaseHTTPRequestHandler):
