@@ -124,6 +124,49 @@ TOKENS_AND_SHARES: Final = (
         before=_OPENED,
     ),
     Scenario(
+        "DescribeShareGroupOffsets",
+        "DescribeShareGroupOffsets",
+        1,
+        (Needed(ResourceType.GROUP, "offsets-{user}", "DESCRIBE"), _DESCRIBE_ORDERS),
+        {
+            "groups": [
+                {
+                    "group_id": "offsets-{user}",
+                    "topics": [{"topic_name": "orders", "partitions": [0]}],
+                }
+            ]
+        },
+    ),
+    Scenario(
+        "DescribeShareGroupOffsets of all topics",
+        "DescribeShareGroupOffsets",
+        1,
+        (Needed(ResourceType.GROUP, "sharers", "DESCRIBE"), _DESCRIBE_ORDERS),
+        {"groups": [{"group_id": "sharers", "topics": None}]},
+    ),
+    Scenario(
+        "AlterShareGroupOffsets",
+        "AlterShareGroupOffsets",
+        0,
+        (Needed(ResourceType.GROUP, "altered-{user}", "READ"), _READ_ORDERS),
+        {
+            "group_id": "altered-{user}",
+            "topics": [
+                {
+                    "topic_name": "orders",
+                    "partitions": [{"partition_index": 0, "start_offset": 0}],
+                }
+            ],
+        },
+    ),
+    Scenario(
+        "DeleteShareGroupOffsets",
+        "DeleteShareGroupOffsets",
+        0,
+        (Needed(ResourceType.GROUP, "unknown-{user}", "DELETE"), _READ_ORDERS),
+        {"group_id": "unknown-{user}", "topics": [{"topic_name": "orders"}]},
+    ),
+    Scenario(
         "CreateDelegationToken",
         "CreateDelegationToken",
         3,

@@ -34,7 +34,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     for topic in request.topics:
         found = context.node.image.topics.get(topic.topic_name)
         is_denied = topic.topic_name in denied_names
-        topic_id = UUID(int=0) if found is None or is_denied else found.topic_id
+        topic_id = UUID(int=0) if found is None else found.topic_id
         _, partitions = rows.setdefault(topic.topic_name, (topic_id, []))
         for one in topic.partitions:
             error: MqError | None = None
