@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from bench.generators import BenchError
 from chaos.cluster_security import ClusterSecurity
@@ -156,16 +156,14 @@ class Broker:
 
 
 def _has_leader(admin: AdminClient, topic: str) -> bool:
+    """Whether the leader serves the topic. Apache Kafka names a leader before it does."""
+    asked = {TopicPartition(topic, 0): OffsetSpec.latest()}
     try:
-        metadata = admin.list_topics(topic, timeout=5).topics.get(topic)
+        for found in admin.list_offsets(asked, request_timeout=5).values():
+            found.result()
     except KafkaException:
         return False
-    return (
-        metadata is not None
-        and metadata.error is None
-        and bool(metadata.partitions)
-        and metadata.partitions[0].leader >= 0
-    )
+    return True
 
 
 def wait_until(

@@ -1,7 +1,7 @@
 """How long is a partition unavailable when a node fails, and how long does recovery take?
 
     python -m bench.failover [--session-ms 3000] [--rounds 10] [--peer-kafka] [--only \
-        leader|controller|both] [--json FILE]
+        leader|controller|both] [--security sasl_ssl] [--json FILE]
 
 Three nodes, a topic of one partition with three replicas, min.insync.replicas 2. A confluent-kafka
 producer with acks=all, otherwise with librdkafka's defaults, sends 500 records a second. The
@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import floors
+from chaos import cluster_security
 from chaos.ensemble import Ensemble, ensemble
 from chaos.node import NodeFailed, end_on_sigterm
 from chaos.workload import Producer, TrialFailed
@@ -73,9 +74,8 @@ def one_round(cluster: Ensemble, scenario: str, number: int) -> tuple[float, flo
         assignment={0: [leader, *(node_id for node_id in cluster.nodes if node_id != leader)]},
     )
     key = (topic, 0)
-    producer = Producer(
-        number, cluster.bootstrap, [key], number, rate=RATE, options={"compression.type": "none"}
-    )
+    settings = {**cluster.client_options, "compression.type": "none"}
+    producer = Producer(number, cluster.bootstrap, [key], number, rate=RATE, options=settings)
     producer.start()
     try:
         producer.wait_for_acknowledgement()
@@ -212,6 +212,7 @@ def main() -> int:
         "--only", action="append", choices=SCENARIOS, help="only this; may be repeated"
     )
     parser.add_argument("--json", metavar="FILE", help="write everything there, too")
+    cluster_security.add_arguments(parser)
     options = parser.parse_args()
     scenarios = options.only or list(SCENARIOS)
     end_on_sigterm()
@@ -222,7 +223,10 @@ def main() -> int:
             options.kind,
             *(["kafka"] if options.peer_kafka and options.kind != "kafka" else []),
         ]:
-            clusters.append(ensemble(kind, directory / kind, session_ms=options.session_ms))
+            security = cluster_security.from_arguments(options, directory / f"{kind}-security")
+            clusters.append(
+                ensemble(kind, directory / kind, session_ms=options.session_ms, security=security)
+            )
             clusters[-1].start()
         machine = floors.machine(directory)
         print("\n".join(f"{key}: {value}" for key, value in machine.items()))

@@ -1,7 +1,8 @@
 """What do ten thousand partitions cost, and how long does a cluster with them take to handle the
 stop, start and failure of a node?
 
-    python -m bench.metadata [--partitions 10000] [--topics 100] [--peer-kafka] [--json FILE]
+    python -m bench.metadata [--partitions 10000] [--topics 100] [--peer-kafka] \
+        [--security sasl_ssl] [--json FILE]
 
 Three nodes, three replicas of each partition, min.insync.replicas 2. The topics are created in
 requests of ten; the time counts until each node reports that every partition has a leader and a
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import floors
+from chaos import cluster_security
 from chaos.ensemble import Ensemble, View, ensemble
 from chaos.node import NodeFailed, end_on_sigterm
 from chaos.workload import Producer, TrialFailed
@@ -78,9 +80,8 @@ class Trial:
         cluster = self.cluster
         cluster.create_topic(ALWAYS, assignment={0: [1, 2, 3]})
         self.note_memory("before, largest node")
-        producer = Producer(
-            1, cluster.bootstrap, [(ALWAYS, 0)], 1, rate=RATE, options={"compression.type": "none"}
-        )
+        settings = {**cluster.client_options, "compression.type": "none"}
+        producer = Producer(1, cluster.bootstrap, [(ALWAYS, 0)], 1, rate=RATE, options=settings)
         producer.start()
         try:
             producer.wait_for_acknowledgement()
@@ -209,6 +210,7 @@ def main() -> int:
         "--kind", choices=("mqd", "kafka"), default="mqd", help="which runs first (mqd)"
     )
     parser.add_argument("--json", metavar="FILE", help="write everything there, too")
+    cluster_security.add_arguments(parser)
     options = parser.parse_args()
     if options.partitions % options.topics:
         parser.error("--partitions must be a multiple of --topics")
@@ -226,7 +228,8 @@ def main() -> int:
             flush=True,
         )
         for kind in dict.fromkeys([options.kind, *(["kafka"] if options.peer_kafka else [])]):
-            cluster = ensemble(kind, directory / kind)
+            security = cluster_security.from_arguments(options, directory / f"{kind}-security")
+            cluster = ensemble(kind, directory / kind, security=security)
             cluster.start()
             trial = Trial(cluster, options.topics, options.partitions)
             results[kind] = trial.figures

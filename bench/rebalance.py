@@ -1,7 +1,7 @@
 """How long does a partition have no consumer when a member joins, leaves, or dies?
 
     python -m bench.rebalance [--members 10] [--members 100] [--rounds 3] [--peer-kafka] \
-        [--only eager|cooperative|consumer] [--json FILE]
+        [--only eager|cooperative|consumer] [--security sasl_ssl] [--json FILE]
 
 One node. A topic has twice as many partitions as members. Each partition gets 20 records a second,
 or fewer, so that all get at most 1,000. The members are confluent-kafka consumers; all but one
@@ -40,6 +40,8 @@ from typing import Any
 import confluent_kafka
 
 from bench import floors
+from chaos import cluster_security
+from chaos.client_security import librdkafka_options, load
 from chaos.ensemble import Ensemble, ensemble
 from chaos.node import NodeFailed, end_on_sigterm
 
@@ -68,7 +70,9 @@ OPTIONS = (
 # -- processes with members
 
 
-def host(bootstrap: str, group: str, topic: str, protocol: str, count: int) -> None:
+def host(
+    bootstrap: str, command_config: str, group: str, topic: str, protocol: str, count: int
+) -> None:
     """Run some members: they join at the first line of standard input, and leave at its end.
 
     Writes lines of JSON to standard output. Each line has the partitions that were consumed since
@@ -81,6 +85,7 @@ def host(bootstrap: str, group: str, topic: str, protocol: str, count: int) -> N
         "enable.auto.commit": True,
         "log_level": 0,
     }
+    settings |= librdkafka_options(load(Path(command_config) if command_config else None))
     settings |= {
         "auto.offset.reset": "latest",
         "fetch.wait.max.ms": 50,
@@ -166,14 +171,21 @@ class Members:
     """A process with some members."""
 
     def __init__(
-        self, consumed: Consumed, bootstrap: str, group: str, topic: str, protocol: str, count: int
+        self,
+        consumed: Consumed,
+        cluster: Ensemble,
+        group: str,
+        topic: str,
+        protocol: str,
+        count: int,
     ) -> None:
         command = [
             sys.executable,
             "-m",
             "bench.rebalance",
             "--host",
-            bootstrap,
+            cluster.bootstrap,
+            str(cluster.command_config or ""),
             group,
             topic,
             protocol,
@@ -240,7 +252,7 @@ class Round:
         self.partitions = PARTITIONS_PER_MEMBER * members
         self.topic = f"rebalance-{protocol}-{members}-{number}"
         self.consumed = Consumed(self.partitions)
-        self._bootstrap = cluster.bootstrap
+        self._cluster = cluster
         self._protocol = protocol
         self._members = members
         self._hosts: list[Members] = []
@@ -273,7 +285,7 @@ class Round:
 
     def _host(self, count: int) -> Members:
         self._hosts.append(
-            Members(self.consumed, self._bootstrap, self.topic, self.topic, self._protocol, count)
+            Members(self.consumed, self._cluster, self.topic, self.topic, self._protocol, count)
         )
         assert self._hosts[-1]._ready.wait(STABLE_TIMEOUT_S), "a process of members did not start"
         return self._hosts[-1]
@@ -297,7 +309,12 @@ class Round:
 
     def _feed(self) -> None:
         producer = confluent_kafka.Producer(
-            {"bootstrap.servers": self._bootstrap, "linger.ms": 0, "log_level": 0}
+            {
+                "bootstrap.servers": self._cluster.bootstrap,
+                "linger.ms": 0,
+                "log_level": 0,
+                **self._cluster.client_options,
+            }
         )
         rate = rate_of(self.partitions)
         started_at, turn = time.monotonic(), 0
@@ -383,8 +400,8 @@ def render(row: dict[str, Any]) -> str:
 
 def main() -> int:
     if sys.argv[1:2] == ["--host"]:
-        bootstrap, group, topic, protocol, count = sys.argv[2:]
-        host(bootstrap, group, topic, protocol, int(count))
+        bootstrap, command_config, group, topic, protocol, count = sys.argv[2:]
+        host(bootstrap, command_config, group, topic, protocol, int(count))
         return 0
     parser = argparse.ArgumentParser(
         prog="python -m bench.rebalance",
@@ -405,6 +422,7 @@ def main() -> int:
         "--only", action="append", choices=PROTOCOLS, help="only this; may be repeated"
     )
     parser.add_argument("--json", metavar="FILE", help="write everything there, too")
+    cluster_security.add_arguments(parser)
     options = parser.parse_args()
     sizes = options.members or [10, 100]
     if min(sizes) < 2:
@@ -417,7 +435,8 @@ def main() -> int:
             options.kind,
             *(["kafka"] if options.peer_kafka and options.kind != "kafka" else []),
         ]:
-            clusters.append(ensemble(kind, directory / kind, 1, options=OPTIONS))
+            security = cluster_security.from_arguments(options, directory / f"{kind}-security")
+            clusters.append(ensemble(kind, directory / kind, 1, options=OPTIONS, security=security))
             clusters[-1].start()
         machine = floors.machine(directory)
         print("\n".join(f"{key}: {value}" for key, value in machine.items()))
