@@ -57,8 +57,7 @@ OPTIONS = {
 }
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("attacks")]
-"""One attack at a time: each needs a core for the node, and one for the attackers."""
+pytestmark = [pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

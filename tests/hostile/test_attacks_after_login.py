@@ -51,7 +51,7 @@ _CLIENT_PORT = [name for name, kind in ATTACKS.items() if not kind.on_peer_port]
 _SOME = (KnownSessions.name, OnePartition.name, Malformed.name)
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("attacks")]
+pytestmark = [pytest.mark.slow]
 
 
 @pytest.fixture(autouse=True)
