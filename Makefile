@@ -35,7 +35,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 SUITE := $(PYTEST) -q -n auto --maxprocesses 4 --ignore tests/conformance --ignore tests/hostile
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format unit slow hostile constraints clean \
+.PHONY: help run test lint format unit slow hostile longest-steps constraints clean \
   spark-test spark-demo chaos-spark bench-spark bench-client \
   conformance conformance-kafka conformance-cluster conformance-kafka-cluster conformance-groups \
   simulate simulate-bugs simulate-bugs-count \
@@ -79,11 +79,13 @@ slow: $(STAMP)
 	@$(SUITE) -m 'slow and not spark'
 
 ## Attack a real node with hostile requests and connections, in less
-## than two minutes. An attack needs a core for the node and one for the
-## attackers; the other tests use one core each.
+## than two minutes. Needs a core for the node and one for the attackers.
 hostile: $(STAMP)
-	@$(PYTEST) -q tests/hostile/test_attacks*.py
-	@$(PYTEST) -q -n 2 --ignore-glob "*/test_attacks*.py" tests/hostile
+	@$(PYTEST) -q tests/hostile/test_attacks*.py tests/hostile/test_memory.py
+
+## Measure the longest steps of the event loop.
+longest-steps: $(STAMP)
+	@$(PYTEST) -q -n 2 tests/hostile/test_longest_*.py
 
 ## Test the Spark connector and its pipelines on three real nodes
 ## (minutes; needs Java).
