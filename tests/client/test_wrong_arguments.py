@@ -110,6 +110,9 @@ ADMIN: dict[str, Arguments] = {
     "list_group_offsets": {"group_ids": ["g"], "stable": True},
     "alter_group_offsets": {"group_id": "g", "offsets": {A0: 1}},
     "delete_group_offsets": {"group_id": "g", "partitions": [A0]},
+    "list_share_group_offsets": {"group_ids": ["g"]},
+    "alter_share_group_offsets": {"group_id": "g", "offsets": {A0: 1}},
+    "delete_share_group_offsets": {"group_id": "g", "topics": ["orders"]},
     "group_lag": {"group_id": "g", "read_committed": True},
     "group_lags": {"group_ids": ["g"], "read_committed": True},
     "list_transactions": {
