@@ -59,7 +59,7 @@ from mqd.server.served_apis import (
     Handler,
     share_groups_are_enabled,
 )
-from mqd.server.slices import finished_in_slices
+from mqd.server.slices import finished_in_slices, others_first
 
 logger = logging.getLogger(__name__)
 
@@ -338,6 +338,7 @@ class Dispatcher:
         try:
             async with places.taken(connection, handler, large=True) as leave:
                 with until_closed(connection):
+                    await others_first()
                     cursor = Cursor(
                         frame,
                         header.body_position,

@@ -18,7 +18,7 @@ from mqd.protocol import apis
 from mqd.protocol.hot_fetch_request import decode_fetch_request
 from mqd.protocol.hot_produce import decode_produce_request
 from mqd.protocol.primitives import pack_unsigned_varint
-from mqd.protocol.schema import encode_request_header
+from mqd.protocol.schema import Api, encode_request_header
 from mqd.server.context import CLIENT, PEER
 from mqd.server.peer_requests import authenticated
 from mqd.server.slices import SLICE_ROWS, finished_in_slices
@@ -773,3 +773,39 @@ async def test_a_client_of_a_node_without_contact_stays_longer_each_time(
         assert stays[0] == (0.0, 0.0)
         assert all(stay == pytest.approx(max(1, came), abs=0.2) for came, stay in stays[1:]), stays
         assert len(stays) == 7
+
+
+class DecodingsOfPasses(trio.abc.Instrument):
+    """How many large requests begin to be decoded in each pass of the event loop."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.counts: list[int] = [0]
+        decode = Api.decode_request_in_slices
+
+        def counted(*arguments: Any) -> Any:
+            self.counts[-1] += 1
+            return decode(*arguments)
+
+        monkeypatch.setattr(Api, "decode_request_in_slices", counted)
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.counts.append(0)
+
+
+async def test_one_large_request_begins_in_each_pass_of_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where several get their places at once, because others end."""
+    connections = 2 * LARGE_REQUESTS_AT_ONCE
+    async with rig(tmp_path) as node:
+        clients = [await node.connect() for _ in range(connections)]
+        decodings = DecodingsOfPasses(monkeypatch)
+        trio.lowlevel.add_instrument(decodings)
+        for client in clients:
+            keys = [f"{number:0100}" for number in range(100)]
+            client.post("find_coordinator", 4, {"key_type": 9, "coordinator_keys": keys})
+        await run_until_idle()
+        trio.lowlevel.remove_instrument(decodings)
+        assert [len(client.responses()) for client in clients] == [1] * connections
+    assert sum(decodings.counts) == connections
+    assert max(decodings.counts) == 1
