@@ -59,7 +59,7 @@ from mqd.server.served_apis import (
     Handler,
     share_groups_are_enabled,
 )
-from mqd.server.slices import finished_in_slices, others_first
+from mqd.server.slices import Pace, finished_in_slices, others_first
 
 logger = logging.getLogger(__name__)
 
@@ -441,12 +441,13 @@ class Dispatcher:
         """
         chunks, queue = Chunks(), connection.send_queue
         encoding = handler.api.encode_response_in_slices(header.api_version, response, chunks)
-        made_before, is_complete = queue.made_bytes, False
+        made_before, is_complete, pace = queue.made_bytes, False, Pace()
         while not is_complete and connection.open:
             is_complete = await finished_in_slices(_one_portion(encoding, chunks))
             if connection.open:
                 queue.count_made(made_before + chunks.size)
                 await connection.owner.memory.response_room(connection)
+                await pace.row()
         return chunks.take()
 
     @staticmethod
