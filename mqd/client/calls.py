@@ -210,6 +210,25 @@ class Calls:
 
         return await self._each(what, keys, attempt)
 
+    async def _of_one_group(
+        self, what: str, group_id: str, keys: list[KeyT], request: Any
+    ) -> dict[KeyT, Any]:
+        """Results for partitions or topics, all from the coordinator of one group."""
+
+        async def attempt(left: list[KeyT]) -> Outcomes:
+            found = Outcomes({}, {})
+
+            async def once(connection: PeerConnection, _: list[str]) -> Outcomes:
+                outcomes = await request(connection, left)
+                found.done.update(outcomes.done)
+                found.to_retry.update(outcomes.to_retry)
+                return Outcomes({group_id: None}, {})
+
+            raised((await self._each_coordinated(what, [group_id], KeyType.GROUP, once))[group_id])
+            return found
+
+        return await self._each(what, keys, attempt)
+
     async def _request_all(
         self,
         groups: Mapping[BrokerT, list[KeyT]],

@@ -15,13 +15,13 @@ from mqd.client.coordinator import KeyType
 from mqd.client.errors import ClientError, does_not_exist, error_from_wire
 from mqd.client.group_descriptions import GroupDescription, GroupMember, ListedGroup
 from mqd.client.peer import PeerConnection
-from mqd.client.share_group_admin import SHARE_GROUP_DESCRIBE, ShareGroupAdmin, share_group
+from mqd.client.share_group_admin import ShareGroupAdmin
 from mqd.errors import ErrorCode, ProtocolError
 from mqd.protocol.consumer_protocol import PROTOCOL_TYPE, decode_assignment, decode_subscription
 from mqd.types import TopicPartition
 
 LEAVE_GROUP, DESCRIBE_GROUPS, LIST_GROUPS = 13, 15, 16
-DELETE_GROUPS, CONSUMER_GROUP_DESCRIBE = 42, 69
+DELETE_GROUPS, CONSUMER_GROUP_DESCRIBE, SHARE_GROUP_DESCRIBE = 42, 69, 77
 _SEVERAL_LEAVE_SINCE = 3
 
 
@@ -84,7 +84,7 @@ class GroupAdmin(ShareGroupAdmin):
                     connection, SHARE_GROUP_DESCRIBE, {"group_ids": left}
                 )
                 found.done.update(
-                    _outcomes(response.groups, lambda row: share_group(row, connection.peer)).done
+                    _outcomes(response.groups, lambda row: _share(row, connection.peer)).done
                 )
             return found
 
@@ -261,6 +261,32 @@ def _modern(row: Any, coordinator: str) -> GroupDescription:
         "consumer",
         row.group_state,
         PROTOCOL_TYPE,
+        row.assignor_name,
+        coordinator,
+        row.group_epoch,
+        members,
+    )
+
+
+def _share(row: Any, coordinator: str) -> GroupDescription:
+    members = tuple(
+        GroupMember(
+            each.member_id,
+            None,
+            each.client_id,
+            each.client_host,
+            tuple(each.subscribed_topic_names),
+            _assigned(each.assignment),
+            each.rack_id,
+            each.member_epoch,
+        )
+        for each in row.members
+    )
+    return GroupDescription(
+        row.group_id,
+        "share",
+        row.group_state,
+        "share",
         row.assignor_name,
         coordinator,
         row.group_epoch,

@@ -120,25 +120,6 @@ class GroupOffsetAdmin(GroupAdmin):
             f"deleting offsets of group {group_id!r}", group_id, wanted, request
         )
 
-    async def _of_one_group(
-        self, what: str, group_id: str, partitions: list[TopicPartition], request: Any
-    ) -> dict[TopicPartition, Any]:
-        """Results for partitions, all from the coordinator of one group."""
-
-        async def attempt(left: list[TopicPartition]) -> Outcomes:
-            found = Outcomes({}, {})
-
-            async def once(connection: PeerConnection, _: list[str]) -> Outcomes:
-                outcomes = await request(connection, left)
-                found.done.update(outcomes.done)
-                found.to_retry.update(outcomes.to_retry)
-                return Outcomes({group_id: None}, {})
-
-            raised((await self._each_coordinated(what, [group_id], KeyType.GROUP, once))[group_id])
-            return found
-
-        return await self._each(what, partitions, attempt)
-
     async def group_lag(self, group_id: str, *, read_committed: bool = False) -> list[PartitionLag]:
         """The lag in each partition that is assigned, or has a committed offset. Raises
         ClientError; GROUP_ID_NOT_FOUND if the coordinator has no trace of the group.

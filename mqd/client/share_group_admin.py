@@ -1,4 +1,4 @@
-"""Administration of share groups (KIP-932): their members, start offsets and lag.
+"""Administration of the start offsets and the lag of share groups (KIP-932).
 
 `Admin` has these calls, with the names of Kafka's Admin.
 """
@@ -9,15 +9,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from mqd.client.arguments import check_ids, check_names, check_string, check_whole
-from mqd.client.calls import Calls, Outcomes, by_topic, outcomes_of, raised
+from mqd.client.calls import Calls, Outcomes, by_topic, outcomes_of
 from mqd.client.coordinator import KeyType
 from mqd.client.errors import ClientError, error_from_wire
-from mqd.client.group_descriptions import GroupDescription, GroupMember
 from mqd.client.peer import PeerConnection
 from mqd.client.resource_arguments import check_by_partition
 from mqd.types import NO_OFFSET, TopicPartition
 
-SHARE_GROUP_DESCRIBE = 77
 DESCRIBE_SHARE_GROUP_OFFSETS, ALTER_SHARE_GROUP_OFFSETS, DELETE_SHARE_GROUP_OFFSETS = 90, 91, 92
 
 
@@ -69,9 +67,9 @@ class ShareGroupAdmin(Calls):
         for tp, offset in offsets.items():
             check_whole(f"the offset of {tp}", offset, 0)
 
-        async def request(connection: PeerConnection, _: list[str]) -> Outcomes:
+        async def request(connection: PeerConnection, left: list[TopicPartition]) -> Outcomes:
             topics = by_topic(
-                offsets,
+                left,
                 lambda tp: {"partition_index": tp.partition, "start_offset": offsets[tp]},
             )
             body = {
@@ -81,15 +79,24 @@ class ShareGroupAdmin(Calls):
                 ],
             }
             response = await self._client.request(connection, ALTER_SHARE_GROUP_OFFSETS, body)
-            rows = (
-                (TopicPartition(topic.topic_name, row.partition_index), row, row.error_message)
-                for topic in response.responses
-                for row in topic.partitions
+            return _of_group(
+                group_id,
+                response,
+                (
+                    (
+                        TopicPartition(topic.topic_name, row.partition_index),
+                        row,
+                        row.error_message,
+                        None,
+                    )
+                    for topic in response.responses
+                    for row in topic.partitions
+                ),
             )
-            return self._of_group(group_id, response, rows)
 
-        what = f"setting offsets of share group {group_id!r}"
-        return await self._one_share_group(what, group_id, request) if offsets else {}
+        return await self._of_one_group(
+            f"setting offsets of share group {group_id!r}", group_id, list(offsets), request
+        )
 
     async def delete_share_group_offsets(
         self, group_id: str, topics: Iterable[str]
@@ -101,29 +108,27 @@ class ShareGroupAdmin(Calls):
         check_string("group_id", group_id, "billing")
         names = check_names("topics", topics, "orders")
 
-        async def request(connection: PeerConnection, _: list[str]) -> Outcomes:
-            body = {"group_id": group_id, "topics": [{"topic_name": name} for name in names]}
+        async def request(connection: PeerConnection, left: list[str]) -> Outcomes:
+            body = {"group_id": group_id, "topics": [{"topic_name": name} for name in left]}
             response = await self._client.request(connection, DELETE_SHARE_GROUP_OFFSETS, body)
-            rows = ((row.topic_name, row, row.error_message) for row in response.responses)
-            return self._of_group(group_id, response, rows)
-
-        what = f"deleting offsets of share group {group_id!r}"
-        return await self._one_share_group(what, group_id, request) if names else {}
-
-    async def _one_share_group(self, what: str, group_id: str, request: Any) -> dict[Any, Any]:
-        found = await self._each_coordinated(what, [group_id], KeyType.GROUP, request)
-        results: dict[Any, Any] = raised(found[group_id])
-        return results
-
-    @staticmethod
-    def _of_group(group_id: str, response: Any, rows: Iterable[tuple[Any, Any, Any]]) -> Outcomes:
-        """All results of one group. Raises ClientError for an error of the whole group."""
-        if response.error_code:
-            raise error_from_wire(
-                response.error_code, f"group {group_id!r}", response.error_message
+            return _of_group(
+                group_id,
+                response,
+                ((row.topic_name, row, row.error_message, None) for row in response.responses),
             )
-        found = outcomes_of((key, row, message, None) for key, row, message in rows)
-        return Outcomes({group_id: {**found.done, **found.to_retry}}, {})
+
+        return await self._of_one_group(
+            f"deleting offsets of share group {group_id!r}", group_id, list(names), request
+        )
+
+
+def _of_group(
+    group_id: str, response: Any, rows: Iterable[tuple[Any, Any, str | None, None]]
+) -> Outcomes:
+    """The outcomes of rows. Raises ClientError for an error of the whole group."""
+    if response.error_code:
+        raise error_from_wire(response.error_code, f"group {group_id!r}", response.error_message)
+    return outcomes_of(rows)
 
 
 def _share_offsets(group: Any) -> dict[TopicPartition, ShareOffset]:
@@ -136,36 +141,3 @@ def _share_offsets(group: Any) -> dict[TopicPartition, ShareOffset]:
         for row in topic.partitions
         if not row.error_code
     }
-
-
-def share_group(row: Any, coordinator: str) -> GroupDescription:
-    """A row of ShareGroupDescribe."""
-    members = tuple(
-        GroupMember(
-            each.member_id,
-            None,
-            each.client_id,
-            each.client_host,
-            tuple(each.subscribed_topic_names),
-            tuple(
-                sorted(
-                    TopicPartition(topic.topic_name, index)
-                    for topic in each.assignment.topic_partitions
-                    for index in topic.partitions
-                )
-            ),
-            each.rack_id,
-            each.member_epoch,
-        )
-        for each in row.members
-    )
-    return GroupDescription(
-        row.group_id,
-        "share",
-        row.group_state,
-        "share",
-        row.assignor_name,
-        coordinator,
-        row.group_epoch,
-        members,
-    )

@@ -66,6 +66,13 @@ def endpoints(
     ]
 
 
+def no_such_partition() -> MqError:
+    """With Kafka's message."""
+    return MqError(
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
+    )
+
+
 def unknown_partition(
     node: Node, name: bytes | None, topic_id: bytes | None, index: int
 ) -> MqError:
@@ -80,9 +87,7 @@ def unknown_partition(
     else:
         topic = image.topics.get(name.decode(errors="replace"))
     if topic is None or not 0 <= index < len(topic.partitions):
-        return MqError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
-        )
+        return no_such_partition()
     reason = node.replica.offline.get(TopicPartition(topic.name, index))
     if reason is not None:
         return MqError(ErrorCode.KAFKA_STORAGE_ERROR, reason)

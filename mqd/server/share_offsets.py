@@ -22,7 +22,7 @@ from mqd.coordinator.group.share_partitions import (
     PartitionsInitialized,
     ShareStateRequest,
 )
-from mqd.errors import ErrorCode, MqError
+from mqd.errors import MqError
 from mqd.server.context import Context, Node
 from mqd.server.coordinators import call_of
 from mqd.server.lag import log_bounds
@@ -145,10 +145,10 @@ async def summaries(
         and (topic := node.image.topics_by_id.get(place.topic_id)) is not None
     }
     bounds = await log_bounds(node, logs.values(), read_committed=False)
+    ends = {place: bounds[log][1] for place, log in logs.items() if log in bounds}
     rows = {place: SummaryRow(error=error) for place, error in errors.items()}
     for place, row in found.items():
-        _, end = bounds.get(logs[place], (NO_OFFSET, NO_OFFSET)) if place in logs else (0, -1)
-        done = row["delivery_complete_count"]
+        end, done = ends.get(place, NO_OFFSET), row["delivery_complete_count"]
         rows[place] = SummaryRow(
             row["start_offset"],
             max(0, row["leader_epoch"]),
@@ -192,10 +192,3 @@ async def _report(context: Context, group_id: str, places: Iterable[Place]) -> N
         done.setdefault(place.topic_id, []).append(place.partition)
     if done:
         await at_shard(context, PartitionsInitialized(group_id, done))
-
-
-def unknown_partition() -> MqError:
-    """With Kafka's message."""
-    return MqError(
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
-    )

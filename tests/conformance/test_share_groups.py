@@ -49,9 +49,7 @@ def shares(
 
 def test_each_record_is_delivered_once(shares: Broker, new_name: Callable[[], str]) -> None:
     topic, group = new_name(), new_name()
-    produce(shares, topic)
-    earliest = ("--add-config", "share.auto.offset.reset=earliest")
-    tool(shares, CONFIGS, "--alter", "--group", group, *earliest)
+    prepare(shares, topic, group)
     read: list[str] = []
     for _ in range(2):  # each run is another member
         done = run_tool(
@@ -67,11 +65,14 @@ def test_each_record_is_delivered_once(shares: Broker, new_name: Callable[[], st
     assert sorted(read) == sorted(f"value-{number}" for number in range(RECORDS)), done.stderr
 
 
-def produce(shares: Broker, topic: str) -> None:
+def prepare(shares: Broker, topic: str, group: str) -> None:
+    """Produce the records, and have the group read them from the first one."""
     producer = Producer({"bootstrap.servers": shares.bootstrap})
     for number in range(RECORDS):
         producer.produce(topic, f"value-{number}".encode())
     assert producer.flush(30) == 0
+    earliest = ("--add-config", "share.auto.offset.reset=earliest")
+    tool(shares, CONFIGS, "--alter", "--group", group, *earliest)
 
 
 def test_kafkas_tool_describes_resets_and_deletes_groups(
@@ -79,9 +80,7 @@ def test_kafkas_tool_describes_resets_and_deletes_groups(
 ) -> None:
     """kafka-share-groups.sh."""
     topic, group = new_name(), new_name()
-    produce(shares, topic)
-    earliest = ("--add-config", "share.auto.offset.reset=earliest")
-    tool(shares, CONFIGS, "--alter", "--group", group, *earliest)
+    prepare(shares, topic, group)
     one = ("--group", group)
 
     def read(records: int) -> list[str]:
@@ -119,9 +118,7 @@ def test_kafkas_tool_describes_resets_and_deletes_groups(
 
 def test_mqctl_shows_and_resets_share_groups(shares: Broker, new_name: Callable[[], str]) -> None:
     topic, group = new_name(), new_name()
-    produce(shares, topic)
-    earliest = ("--add-config", "share.auto.offset.reset=earliest")
-    tool(shares, CONFIGS, "--alter", "--group", group, *earliest)
+    prepare(shares, topic, group)
 
     def mqctl(*arguments: str) -> Ran:
         command = [sys.executable, "-m", "mqctl", "-b", shares.address, "-o", "json", *arguments]

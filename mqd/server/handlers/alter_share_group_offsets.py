@@ -7,6 +7,7 @@ Negative offsets are refused. Apache Kafka 4.3 stores them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -14,7 +15,8 @@ from mqd.errors import ErrorCode, MqError
 from mqd.security.acls import Operation, ResourceType
 from mqd.server.authorization import refusal, require, split
 from mqd.server.context import Context
-from mqd.server.share_offsets import set_offsets, unknown_partition
+from mqd.server.partitions import no_such_partition
+from mqd.server.share_offsets import set_offsets
 from mqd.server.slices import Pace, finished_in_slices
 from mqd.share.sessions import Place
 from mqd.types import Offset
@@ -25,7 +27,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     if not request.group_id:
         raise MqError(ErrorCode.INVALID_GROUP_ID, "The group id is invalid.")
     _, denied = await finished_in_slices(
-        split(context, Operation.READ, ResourceType.TOPIC, request.topics, _name_of)
+        split(context, Operation.READ, ResourceType.TOPIC, request.topics, itemgetter("topic_name"))
     )
     denied_names = {topic.topic_name for topic in denied}
     offsets: dict[Place, Offset] = {}
@@ -41,7 +43,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
             if is_denied:
                 error = refusal(ResourceType.TOPIC)
             elif found is None or not 0 <= one.partition_index < len(found.partitions):
-                error = unknown_partition()
+                error = no_such_partition()
             elif one.start_offset < 0:
                 error = MqError(
                     ErrorCode.INVALID_REQUEST, f"Invalid start offset {one.start_offset}."
@@ -59,11 +61,6 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         responses.append({"topic_name": name, "topic_id": topic_id, "partitions": found_rows})
         await pace.row(1 + len(partitions))
     return {"error_code": ErrorCode.NONE, "responses": responses}
-
-
-def _name_of(topic: Any) -> str:
-    name: str = topic.topic_name
-    return name
 
 
 def _row(partition: int, error: MqError | None) -> dict[str, Any]:

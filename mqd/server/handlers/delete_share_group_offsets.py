@@ -12,7 +12,8 @@ from mqd.errors import ErrorCode, MqError
 from mqd.security.acls import Operation, ResourceType
 from mqd.server.authorization import refusal, require, split
 from mqd.server.context import Context
-from mqd.server.share_offsets import delete_offsets, unknown_partition
+from mqd.server.partitions import no_such_partition
+from mqd.server.share_offsets import delete_offsets
 from mqd.server.slices import Pace, finished_in_slices
 
 _NO_TOPIC = UUID(int=0)
@@ -33,7 +34,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     pace = Pace()
     for name in allowed:
         if name not in ids:
-            responses.append(_row(name, error=unknown_partition()))
+            responses.append(_row(name, error=no_such_partition()))
         elif ids[name] not in deleted:
             responses.append(_row(name, error=_nothing_to_delete()))
         else:

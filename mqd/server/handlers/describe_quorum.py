@@ -19,12 +19,12 @@ from mqd.security.acls import Operation
 from mqd.server.authorization import require_cluster
 from mqd.server.context import Context
 from mqd.server.handlers.admin import DEFAULT_TIMEOUT_MS, at_controller
+from mqd.server.partitions import no_such_partition
 from mqd.server.slices import finished_in_slices
 
 _TOPIC = "__cluster_metadata"
 _NO_DIRECTORY = UUID(int=0)
 _LISTENER = "PEER"
-_NOT_HERE = "This server does not host this topic-partition."
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
@@ -34,9 +34,8 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         for topic in request.topics[:2]
     ]
     if named != [(_TOPIC, [0])]:
-        return await finished_in_slices(
-            _refused(request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _NOT_HERE)
-        )
+        unknown = no_such_partition()
+        return await finished_in_slices(_refused(request, unknown.code, unknown.message))
 
     async def here() -> Mapping[str, Any]:
         status = context.node.raft.status()
