@@ -107,6 +107,7 @@ async def usage(client: PeerConnection) -> dict[str, float]:
     return {row.bound: row.used_bytes / row.bytes_max for row in answer.usage}
 
 
+@pytest.mark.slow
 async def test_every_bound_holds_is_shown_and_survives_a_restart(tmp_path: Path) -> None:
     async with node(tmp_path, options=OPTIONS) as running, connected(running) as client:
         assert not (await ask(client, "describe_cluster", 2, {})).usage, (

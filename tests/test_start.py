@@ -39,6 +39,7 @@ EARLY_SIGNALS = [
 ]
 
 
+@pytest.mark.slow
 def test_signals_before_the_event_loop_runs(tmp_path: Path) -> None:
     """They arrive while the node is imported, half a second before its event loop runs."""
     program = """
@@ -134,6 +135,7 @@ def start(
     return refused
 
 
+@pytest.mark.slow
 def test_a_port_or_data_directory_in_use_or_of_another_node_is_refused(
     tmp_path: Path, start: Callable[..., str]
 ) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import pytest
 import trio
 
 from chaos.node import free_ports
@@ -191,6 +192,7 @@ class Changing:
                 await trio.sleep(0.02)
 
 
+@pytest.mark.slow
 async def test_a_voter_is_added_and_removed_by_rolling_restarts(
     tmp_path: Path,
 ) -> None:

@@ -30,6 +30,7 @@ REACHED = (
 )
 
 
+@pytest.mark.slow
 def test_every_check_of_a_token_is_reached() -> None:
     now_ms = int(time.time() * 1000)
     assert check_token(valid_token("alice"), KEYS, RULES, now_ms).user == "alice"

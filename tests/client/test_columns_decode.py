@@ -62,7 +62,7 @@ def segments(draw: st.DrawFn) -> bytes:
     return bytes(data)
 
 
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(segments(), st.data())
 def test_decode_equals_reading_record_by_record(data: bytes, more: st.DataObject) -> None:
     every = walked(data)

@@ -77,6 +77,7 @@ def test_transactions_are_prepared_and_ended(served: Loopback) -> None:
             assert [aborted.first_offset for aborted in fetched.aborted] == [2]
 
 
+@pytest.mark.slow
 def test_neither_numpy_nor_pyarrow_is_imported() -> None:
     script = (
         "import sys, mqd.client.sync; print([name for name in ('numpy', 'pyarrow') if "

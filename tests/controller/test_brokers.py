@@ -323,6 +323,7 @@ def test_only_silent_brokers_of_the_same_registration_are_fenced() -> None:
     assert [broker.node_id for broker in replica.image.alive_brokers()] == [ONE]
 
 
+@pytest.mark.slow
 def test_leadership_of_a_large_topic_moves() -> None:
     replica = with_brokers(1)
     create_topics(replica, new_topic("t", 10_000))

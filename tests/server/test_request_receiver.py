@@ -177,6 +177,7 @@ def test_a_frame_keeps_its_buffer_until_the_turn_ends() -> None:
     assert owner.requests_pool.bytes == 0
 
 
+@pytest.mark.slow
 def test_no_step_takes_long_for_a_large_frame() -> None:
     """Zeroing a buffer of 64 MiB, and copying the received bytes, take 40 ms."""
     body = bytes(range(256)) * (90 * 4096)

@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from mqd.testing import Cluster, ClusterNetwork, MemoryDisk, SimulatedNode, run
 
 PAPER = (Path(__file__).parents[2] / "docs" / "TESTING.md").read_text(encoding="utf-8")
@@ -15,6 +17,7 @@ def section(title: str) -> str:
     return PAPER.split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
+@pytest.mark.slow
 def test_the_example_runs() -> None:
     names: dict[str, Any] = {}
     exec(section("An example").split("```python\n")[1].split("```")[0], names)

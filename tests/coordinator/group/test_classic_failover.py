@@ -440,5 +440,5 @@ class AnyOrder(RuleBasedStateMachine):
             assert not self.groups.classic_timers()
 
 
-AnyOrder.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+AnyOrder.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 TestAnyOrder = AnyOrder.TestCase
