@@ -42,6 +42,7 @@ def mqd(users: list[str], directory: Path) -> Iterator[int]:
         node.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_responses_to_users_are_those_of_apache_kafka(
     request: pytest.FixtureRequest, tmp_path: Path

@@ -195,6 +195,7 @@ def test_a_declared_length_reserves_nothing(broker: Broker) -> None:
             connection.socket.close()
 
 
+@pytest.mark.slow
 @pytest.mark.mqd_only
 @pytest.mark.timeout(120)
 def test_endless_frames_close_the_connection(broker: Broker) -> None:

@@ -61,7 +61,7 @@ def groups(new_name: Callable[[], str]) -> list[str]:
     return [new_name() for _ in range(GROUPS)]
 
 
-@pytest.mark.parametrize("end", ["kill", "stop"])
+@pytest.mark.parametrize("end", ["kill", pytest.param("stop", marks=pytest.mark.slow)])
 def test_every_acknowledged_commit_survives_its_coordinator(
     cluster: Ensemble, topic: str, groups: list[str], end: str
 ) -> None:

@@ -123,7 +123,15 @@ def test_a_frozen_leader_is_replaced_and_resumes_as_a_follower(
     load.finish()
 
 
-@pytest.mark.parametrize("client", ROLLING_CLIENTS, ids=lambda client: client.name)
+@pytest.mark.parametrize(
+    "client",
+    [
+        pytest.param(
+            one, id=one.name, marks=() if one.name == "confluent-kafka" else pytest.mark.slow
+        )
+        for one in ROLLING_CLIENTS
+    ],
+)
 def test_no_error_of_a_rolling_restart_reaches_a_client(cluster: Ensemble, client: Any) -> None:
     loads, errors = roll(cluster, 1, (client,))
     assert errors == []
@@ -179,7 +187,7 @@ def test_a_leader_without_a_quorum_refuses_its_clients(
 
 # a client of Kafka stays with a leader that is partitioned from its peers until they reconnect
 @pytest.mark.mqd_only
-@pytest.mark.parametrize("role", ["leader", "both"])
+@pytest.mark.parametrize("role", [pytest.param("leader", marks=pytest.mark.slow), "both"])
 def test_clients_leave_a_leader_that_is_partitioned_from_its_peers(
     tmp_path: Path, role: str
 ) -> None:

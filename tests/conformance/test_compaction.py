@@ -91,7 +91,7 @@ def read(broker: Broker, topic: str, last_offset: int) -> tuple[int, Held]:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("transactional", [False, True])
+@pytest.mark.parametrize("transactional", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_compacted_topic_equals_a_dictionary(
     broker: Broker, wire: Wire, new_name: Callable[[], str], transactional: bool
 ) -> None:

@@ -149,6 +149,7 @@ def test_mqctl_creates_the_acls_of_the_same_options(
         until(lambda: found(wire, **of_principal) == by_tool, "the same ACLs")
 
 
+@pytest.mark.slow
 def test_client_metrics(broker: Broker, wire: Wire, new_name: Callable[[], str]) -> None:
     name = new_name()
 

@@ -116,6 +116,7 @@ def test_kafkas_tool_describes_resets_and_deletes_groups(
     assert group not in tool(shares, GROUPS, "--list").split()
 
 
+@pytest.mark.slow
 def test_mqctl_shows_and_resets_share_groups(shares: Broker, new_name: Callable[[], str]) -> None:
     topic, group = new_name(), new_name()
     prepare(shares, topic, group)
