@@ -653,7 +653,7 @@ _TABLE: Final = (
         LIST,
         ("classic", "consumer", "streams"),
         DONE,
-        "Enabled group protocols",
+        "Enabled group protocols; share groups depend on the feature share.version alone",
         valid=("consumer", "classic", "share", "streams"),
     ),
     _node(

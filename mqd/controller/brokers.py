@@ -42,7 +42,12 @@ from mqd.limits import BROKER_TEXT_BYTES_MAX
 from mqd.raft import versions
 from mqd.types import NO_EPOCH, NO_NODE, NodeId
 
-FEATURES = ((versions.FEATURE, versions.NEWEST), ("group.version", 1), ("transaction.version", 2))
+FEATURES = (
+    (versions.FEATURE, versions.NEWEST),
+    ("group.version", 1),
+    (versions.SHARE_FEATURE, 1),
+    ("transaction.version", 2),
+)
 """The features of a new cluster, at their newest levels. The first is the version of the records of
 the metadata log.
 """

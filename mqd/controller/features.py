@@ -6,6 +6,9 @@ a feature has its level 0, until an administrator raises it.
 `mqd.metadata.version` is the version of what nodes write for each other (raft/versions.py). A new
 release runs at the level of the previous one until an administrator raises it. Then every
 registered node must run the new release. The level cannot be lowered.
+
+`share.version` 1 serves share groups, as in Apache Kafka 4.3. It needs the `mqd.metadata.version`
+from which on no node runs a release without them (I49).
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from mqd.controller.image import MetadataImage
 from mqd.controller.records import SetFeature
 from mqd.controller.result import ControllerResult
 from mqd.errors import ErrorCode, MqError
-from mqd.raft.versions import FEATURE as METADATA_VERSION
+from mqd.raft.versions import FEATURE as METADATA_VERSION, SHARE_FEATURE, allows_share_groups
 from mqd.types import NodeId
 
 LEVELS: Mapping[str, range] = {
@@ -75,6 +78,8 @@ def decide_update_features(
         _check(image, update)
         if update.name == METADATA_VERSION:
             _check_metadata_version(image, update, op.behind)
+        if update.name == SHARE_FEATURE and update.level > 0:
+            _check_share_version(image, update, op)
     if op.validate_only:
         return ControllerResult()
     changed = (
@@ -109,6 +114,18 @@ def _check(image: MetadataImage, update: FeatureUpdate) -> None:
     if level != present and level not in LEVELS.get(name, ()):
         raise MqError(
             ErrorCode.INVALID_UPDATE_VERSION, f"{wrong} This version of mqd does not support it."
+        )
+
+
+def _check_share_version(image: MetadataImage, update: FeatureUpdate, op: UpdateFeatures) -> None:
+    present = image.features.get(METADATA_VERSION, 0)
+    finalized = max(present, *(one.level for one in op.updates if one.name == METADATA_VERSION), 0)
+    if not allows_share_groups(finalized):
+        raise MqError(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"Invalid update version {update.level} for feature {update.name}. The metadata of "
+            f"this cluster has version {finalized}, and earlier releases do not know share groups. "
+            "Upgrade every node, then run 'mqctl feature upgrade'.",
         )
 
 

@@ -8,7 +8,8 @@ finalizes the new version, every node of the cluster must be able to read what a
                  commands: disk serials, too (controller/records.py)
     version 3    commands: SCRAM credentials, ACLs and client quotas, too (controller/records.py);
                  listeners of brokers (controller/endpoints.py); subscriptions of client metrics
-                 (controller/configs.py)
+                 (controller/configs.py); share groups (the feature share.version), whose records
+                 earlier releases cannot read
 
 A node knows the version from the metadata that it has applied. Its quorum-state has the highest one
 that it ever applied, because after a restart it applies the log only when it knows a leader. A
@@ -22,6 +23,8 @@ from __future__ import annotations
 
 NEWEST = 3
 FEATURE = "mqd.metadata.version"
+SHARE_FEATURE = "share.version"
+"""Kafka's feature of share groups (KIP-932)."""
 
 
 def in_force(finalized: int, remembered: int | None) -> int:
@@ -54,6 +57,13 @@ def allows_endpoints(version: int) -> bool:
 
 def allows_client_metrics(version: int) -> bool:
     """Whether commands and snapshots may contain subscriptions of client metrics."""
+    return version >= 3
+
+
+def allows_share_groups(version: int) -> bool:
+    """Whether `share.version` may be finalized: earlier releases cannot read the records of share
+    groups in internal topics.
+    """
     return version >= 3
 
 

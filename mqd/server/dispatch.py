@@ -55,9 +55,7 @@ from mqd.server.served_apis import (
     SERVED,
     SERVED_TO_CLIENTS,
     SERVED_TO_PEERS,
-    SHARE_GROUPS,
     Handler,
-    share_groups_are_enabled,
 )
 from mqd.server.slices import Pace, finished_in_slices, others_first
 
@@ -98,10 +96,7 @@ class Dispatcher:
         common = {handler.api.key: handler for handler in map(Handler, SERVED)}
         private = {handler.api.key: handler for handler in map(Handler, SERVED_TO_PEERS)}
         public = {handler.api.key: handler for handler in map(Handler, SERVED_TO_CLIENTS)}
-        share = {handler.api.key: handler for handler in map(Handler, SHARE_GROUPS)}
-        if share_groups_are_enabled(node.config):
-            public |= share
-        self._handlers = {CLIENT: {**common, **public}, PEER: {**common, **private, **share}}
+        self._handlers = {CLIENT: {**common, **public}, PEER: {**common, **private}}
         self._places = {CLIENT: Places(), PEER: Places()}
         self._versions_until = unstable.versions_until(node.config)
         self.requests = 0

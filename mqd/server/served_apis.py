@@ -6,7 +6,6 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from mqd.config import NodeConfig
 from mqd.errors import MqError
 from mqd.protocol import apis
 from mqd.protocol.schema import Api
@@ -18,6 +17,7 @@ SERVED = (
     "alter_client_quotas",
     "alter_configs",
     "alter_partition_reassignments",
+    "alter_share_group_offsets",
     "alter_user_scram_credentials",
     "api_versions",
     "consumer_group_describe",
@@ -28,6 +28,8 @@ SERVED = (
     "delete_acls",
     "delete_groups",
     "delete_records",
+    "delete_share_group_offsets",
+    "delete_share_group_state",
     "delete_topics",
     "describe_acls",
     "describe_client_quotas",
@@ -37,6 +39,7 @@ SERVED = (
     "describe_log_dirs",
     "describe_producers",
     "describe_quorum",
+    "describe_share_group_offsets",
     "describe_topic_partitions",
     "describe_transactions",
     "describe_user_scram_credentials",
@@ -46,6 +49,7 @@ SERVED = (
     "heartbeat",
     "incremental_alter_configs",
     "init_producer_id",
+    "initialize_share_group_state",
     "join_group",
     "leave_group",
     "list_config_resources",
@@ -58,32 +62,21 @@ SERVED = (
     "offset_delete",
     "offset_fetch",
     "offset_for_leader_epoch",
-    "sync_group",
-    "txn_offset_commit",
-    "unregister_broker",
-    "update_features",
-    "write_txn_markers",
-)
-"""The APIs that both listeners serve in addition to Fetch: one module of `handlers/` each, with the
-name of its API. Produce is served to clients only.
-"""
-
-SHARE_GROUPS = (
-    "alter_share_group_offsets",
-    "delete_share_group_offsets",
-    "delete_share_group_state",
-    "describe_share_group_offsets",
-    "initialize_share_group_state",
     "read_share_group_state",
     "read_share_group_state_summary",
     "share_acknowledge",
     "share_fetch",
     "share_group_describe",
     "share_group_heartbeat",
+    "sync_group",
+    "txn_offset_commit",
+    "unregister_broker",
+    "update_features",
     "write_share_group_state",
+    "write_txn_markers",
 )
-"""APIs of share groups, which are in early access. The peer listener serves them, and those for
-clients if `group.coordinator.rebalance.protocols` has "share".
+"""The APIs that both listeners serve in addition to Fetch: one module of `handlers/` each, with the
+name of its API. Produce is served to clients only.
 """
 
 SERVED_TO_CLIENTS = (
@@ -175,8 +168,3 @@ class Handler:
 
 def _never(request: Any) -> bool:
     return False
-
-
-def share_groups_are_enabled(config: NodeConfig) -> bool:
-    """Whether clients of this node may use share groups."""
-    return "share" in config.strings("group.coordinator.rebalance.protocols")

@@ -10,10 +10,11 @@ from typing import Any, Final
 import trio
 
 from mqd.errors import ErrorCode, MqError
+from mqd.raft.versions import SHARE_FEATURE
 from mqd.replica.partition import Partition
 from mqd.security.acls import Operation, ResourceType
 from mqd.server.authorization import is_authorized, refusal
-from mqd.server.context import Context
+from mqd.server.context import Context, Node
 from mqd.server.partitions import current_leader, endpoints, unknown_partition
 from mqd.share.ports import ShareKey
 from mqd.share.service import LedSharePartition
@@ -23,7 +24,15 @@ from mqd.types import NO_EPOCH, NO_NODE, TopicPartition
 
 Batches = dict[Place, list[Acknowledgement]]
 
+UNSUPPORTED: Final = "The version of API is not supported."
 _NO_LEADER: Final = {"leader_id": NO_NODE, "leader_epoch": NO_EPOCH}
+
+
+def require_share_groups(node: Node, message: str = "") -> None:
+    """Raises MqError UNSUPPORTED_VERSION if the feature share.version is 0. `message`: as Apache
+    Kafka has it for this API."""
+    if not node.image.features.get(SHARE_FEATURE, 0):
+        raise MqError(ErrorCode.UNSUPPORTED_VERSION, message)
 
 
 def session_key(request: Any) -> SessionKey:

@@ -129,7 +129,6 @@ def options(users: list[str]) -> tuple[str, ...]:
         "offsets.topic.num.partitions=1",
         "transaction.state.log.num.partitions=1",
         "share.coordinator.state.topic.num.partitions=1",
-        "group.coordinator.rebalance.protocols=classic,consumer,share",
     )
 
 

@@ -97,7 +97,6 @@ def _listener_options(files: Mapping[str, Path], users: list[str]) -> list[str]:
         "offsets.topic.num.partitions=1",
         "transaction.state.log.num.partitions=1",
         "share.coordinator.state.topic.num.partitions=1",
-        "group.coordinator.rebalance.protocols=classic,consumer,share",
     ]
     for listener in ("sasl", "tls", "unsigned"):
         prefix = f"listener.name.{listener}"

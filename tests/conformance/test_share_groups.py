@@ -17,7 +17,6 @@ from .test_kafka_tools import CONFIGS, TOOL_SECONDS, have_tools, run_tool, tool
 
 GROUPS = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
-SHARE = "group.coordinator.rebalance.protocols=classic,consumer,share"
 RECORDS = 100
 
 pytestmark = [
@@ -40,7 +39,6 @@ def shares(
             options=(
                 "auto.create.topics.enable=true",
                 *GROUP_OPTIONS,
-                *((SHARE,) if kind == "mqd" else ()),
             ),
         )
     ) as cluster:

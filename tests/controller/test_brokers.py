@@ -69,6 +69,7 @@ def test_the_first_registration_formats_the_log() -> None:
     assert replica.image.features == {
         "mqd.metadata.version": 3,
         "group.version": 1,
+        "share.version": 1,
         "transaction.version": 2,
     }
     broker = replica.image.brokers[ONE]

@@ -91,5 +91,21 @@ def test_the_metadata_version_rises_when_all_nodes_support_it_and_never_falls() 
     assert replica.image.features[name] == 2
 
 
+def test_share_groups_need_the_metadata_version_that_keeps_earlier_releases_out() -> None:
+    replica = with_brokers(1)
+    assert replica.image.features["share.version"] == 1
+    update(replica, 0, UpgradeType.SAFE_DOWNGRADE, "share.version")
+    replica.image.features["mqd.metadata.version"] = 2
+    assert "earlier releases do not know share groups" in refusal(
+        replica, 1, UpgradeType.UPGRADE, "share.version"
+    )
+    both = (
+        FeatureUpdate("share.version", 1, UpgradeType.UPGRADE),
+        FeatureUpdate("mqd.metadata.version", 3, UpgradeType.UPGRADE),
+    )
+    replica.run(decide_update_features, UpdateFeatures(both))
+    assert replica.image.features["share.version"] == 1
+
+
 def test_every_level_that_new_clusters_have_is_supported() -> None:
     assert all(level in LEVELS[name] for name, level in with_brokers(1).image.features.items())

@@ -16,7 +16,7 @@ from mqd.client.peer import PeerConnection
 from mqd.protocol import apis
 from mqd.security.client_listeners import SecurityProtocol
 from mqd.security.principal import ANONYMOUS, Principal
-from mqd.server.served_apis import SERVED, SERVED_TO_CLIENTS, SHARE_GROUPS, Handler
+from mqd.server.served_apis import SERVED, SERVED_TO_CLIENTS, Handler
 from mqd.testing import Cluster, run
 from tests.server.acl_matrix import (
     ALL,
@@ -44,7 +44,6 @@ OPTIONS = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:admin;User:ANONYMOUS",
     "group.initial.rebalance.delay.ms": "0",
-    "group.coordinator.rebalance.protocols": "classic,consumer,share",
 }
 
 
@@ -134,7 +133,7 @@ def test_denials_are_those_of_apache_kafka_in_each_version(answers: Answers) -> 
 
 
 def test_every_api_of_clients_is_in_the_matrix() -> None:
-    names = (*SERVED, *SERVED_TO_CLIENTS, *SHARE_GROUPS)
+    names = (*SERVED, *SERVED_TO_CLIENTS)
     served = {Handler(name).api.name for name in names} | {"Produce", "Fetch"}
     assert sorted(served - {scenario.api for scenario in SCENARIOS} - set(OPEN_APIS)) == []
 

@@ -17,7 +17,6 @@ from mqd.testing import Cluster, simulated
 from tests.nodes import ask, batch, connected, create_topic, node, one_node_peers, produce
 
 OPTIONS = {
-    "group.coordinator.rebalance.protocols": "classic,consumer,share",
     "offsets.topic.num.partitions": "1",
     "share.coordinator.state.topic.num.partitions": "1",
     "group.share.min.record.lock.duration.ms": "1000",
@@ -232,9 +231,48 @@ async def test_errors_of_sessions_and_acknowledgements(tmp_path: Path) -> None:
         assert wrong.error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
 
 
-async def test_a_node_without_the_option_closes_the_connection(tmp_path: Path) -> None:
-    async with node(tmp_path) as one, connected(one) as client:
+async def test_share_groups_depend_on_the_feature_level(tmp_path: Path) -> None:
+    """As in Apache Kafka 4.3: all nodes list the APIs, and level 0 refuses them."""
+    async with running(tmp_path, one_node_peers()) as one, connected(one) as client:
+        await create_topic(client, TOPIC)
         answer = await ask(
-            client, "api_versions", 3, {"client_software_name": "t", "client_software_version": "1"}
+            client, "api_versions", 4, {"client_software_name": "t", "client_software_version": "1"}
         )
-        assert 76 not in {row.api_key for row in answer.api_keys}
+        assert {76, 77, 78, 79, *range(83, 88), 90, 91, 92} <= {
+            row.api_key for row in answer.api_keys
+        }
+        levels = {row.name: row.max_version_level for row in answer.finalized_features}
+        assert levels["share.version"] == 1
+        await finalize(client, 0, kind=2)
+        heartbeat = {
+            "group_id": GROUP,
+            "member_id": "m1",
+            "member_epoch": 0,
+            "subscribed_topic_names": [TOPIC],
+        }
+        session = {"group_id": GROUP, "member_id": "m1", "share_session_epoch": 0, "topics": []}
+        limits = {"max_wait_ms": 0, "min_bytes": 0, "max_records": 1, "batch_size": 1}
+        topic = {"topic_name": TOPIC, "partitions": [{"partition_index": 0, "start_offset": 0}]}
+        for name, version, body in (
+            ("share_group_heartbeat", 1, heartbeat),
+            ("share_fetch", 2, {**session, **limits}),
+            ("share_acknowledge", 2, session),
+            ("alter_share_group_offsets", 0, {"group_id": GROUP, "topics": [topic]}),
+            ("delete_share_group_offsets", 0, {"group_id": GROUP, "topics": [topic]}),
+        ):
+            refused = await ask(client, name, version, body)
+            assert refused.error_code == ErrorCode.UNSUPPORTED_VERSION, name
+        described = {"group_ids": [GROUP], "include_authorized_operations": False}
+        refused = await ask(client, "share_group_describe", 1, described)
+        assert refused.groups[0].error_code == ErrorCode.UNSUPPORTED_VERSION
+        groups = {"groups": [{"group_id": GROUP, "topics": None}]}
+        refused = await ask(client, "describe_share_group_offsets", 1, groups)
+        assert refused.groups[0].error_code == ErrorCode.UNSUPPORTED_VERSION
+        await finalize(client, 1, kind=1)
+        await Member(client, "m1").join()
+
+
+async def finalize(client: PeerConnection, level: int, *, kind: int) -> None:
+    update = {"feature": "share.version", "max_version_level": level, "upgrade_type": kind}
+    body = {"timeout_ms": 10_000, "feature_updates": [update], "validate_only": False}
+    assert (await ask(client, "update_features", 1, body)).error_code == 0

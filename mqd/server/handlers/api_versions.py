@@ -20,8 +20,6 @@ from mqd.server.served_apis import (
     SERVED,
     SERVED_TO_CLIENTS,
     SERVED_TO_PEERS,
-    SHARE_GROUPS,
-    share_groups_are_enabled,
 )
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -37,11 +35,7 @@ def handle(context: Context, request: Any) -> Mapping[str, Any]:
     features = context.node.image.features
     return {
         "error_code": 0,
-        "api_keys": served(
-            context.listener,
-            unstable.enabled(context.node.config),
-            shares=share_groups_are_enabled(context.node.config),
-        ),
+        "api_keys": served(context.listener, unstable.enabled(context.node.config)),
         "supported_features": [
             {"name": name, "min_version": levels[0], "max_version": levels[-1]}
             for name, levels in LEVELS.items()
@@ -58,16 +52,13 @@ def failed(request: Any, error: MqError) -> Mapping[str, Any]:
     return {"error_code": int(error.code), "api_keys": []}
 
 
-def served(
-    listener: str = CLIENT, enabled: Collection[int] = (), *, shares: bool = False
-) -> list[Mapping[str, int]]:
+def served(listener: str = CLIENT, enabled: Collection[int] = ()) -> list[Mapping[str, int]]:
     """The APIs of a listener, by key, with the advertised versions. `enabled`: API keys for which
-    the node also serves unstable versions. `shares`: whether clients may use share groups.
+    the node also serves unstable versions.
     """
     names = (
         "fetch",
         *SERVED,
-        *(SHARE_GROUPS if shares or listener == PEER else ()),
         *(SERVED_TO_PEERS if listener == PEER else ("produce", *SERVED_TO_CLIENTS)),
     )
     found = [api for name in names if (api := apis.by_name(name)) is not None]

@@ -14,12 +14,14 @@ from mqd.server.authorization import refusal, require, split
 from mqd.server.context import Context
 from mqd.server.partitions import no_such_partition
 from mqd.server.share_offsets import delete_offsets
+from mqd.server.share_requests import UNSUPPORTED, require_share_groups
 from mqd.server.slices import Pace, finished_in_slices
 
 _NO_TOPIC = UUID(int=0)
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    require_share_groups(context.node, UNSUPPORTED)
     require(context, Operation.DELETE, ResourceType.GROUP, request.group_id)
     if not request.group_id:
         raise MqError(ErrorCode.INVALID_GROUP_ID, "The group id is invalid.")

@@ -16,6 +16,7 @@ from mqd.security.acls import Operation, ResourceType
 from mqd.server.authorization import is_authorized, refusal
 from mqd.server.context import Context
 from mqd.server.share_offsets import SummaryRow, partitions_with_states, summaries
+from mqd.server.share_requests import require_share_groups
 from mqd.server.slices import Pace
 from mqd.share.sessions import Place
 
@@ -24,6 +25,7 @@ _UNKNOWN = SummaryRow()
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    require_share_groups(context.node)
     rows = []
     for group in request.groups:
         try:

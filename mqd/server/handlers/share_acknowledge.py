@@ -13,11 +13,18 @@ from mqd.errors import ErrorCode, MqError
 from mqd.security.acls import Operation, ResourceType
 from mqd.server.authorization import require
 from mqd.server.context import Context
-from mqd.server.share_requests import Leading, acknowledgements_of, by_topic, session_key
+from mqd.server.share_requests import (
+    Leading,
+    acknowledgements_of,
+    by_topic,
+    require_share_groups,
+    session_key,
+)
 from mqd.share.sessions import FINAL_EPOCH, INITIAL_EPOCH
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    require_share_groups(context.node)
     key = session_key(request)
     require(context, Operation.READ, ResourceType.GROUP, key.group_id)
     if request.share_session_epoch == INITIAL_EPOCH:

@@ -22,6 +22,7 @@ from mqd.server.share_requests import (
     acknowledgements_of,
     by_topic,
     client_error,
+    require_share_groups,
     session_key,
 )
 from mqd.share.service import Acquired, FetchLimits, LedSharePartition
@@ -34,6 +35,7 @@ _RECORD_LIMIT = 1
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    require_share_groups(context.node)
     key = session_key(request)
     require(context, Operation.READ, ResourceType.GROUP, key.group_id)
     share, epoch = context.node.share, request.share_session_epoch

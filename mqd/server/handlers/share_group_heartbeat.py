@@ -19,6 +19,7 @@ from mqd.server.authorization import refusal, require, split
 from mqd.server.context import Context
 from mqd.server.coordinators import call_of
 from mqd.server.share_offsets import initialize
+from mqd.server.share_requests import require_share_groups
 from mqd.server.slices import finished_in_slices
 
 logger = logging.getLogger(__name__)
@@ -28,6 +29,7 @@ _INITIALIZED_AT_ONCE: Final = 1_000
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    require_share_groups(context.node)
     require(context, Operation.READ, ResourceType.GROUP, request.group_id)
     if request.subscribed_topic_names:
         _, denied = await finished_in_slices(

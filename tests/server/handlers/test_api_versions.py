@@ -14,7 +14,7 @@ from mqd.controller.features import LEVELS
 from mqd.errors import ErrorCode
 from mqd.protocol import apis
 from mqd.server.context import CLIENT, PEER
-from mqd.server.served_apis import SERVED, SERVED_TO_CLIENTS, SERVED_TO_PEERS, SHARE_GROUPS
+from mqd.server.served_apis import SERVED, SERVED_TO_CLIENTS, SERVED_TO_PEERS
 from tests.server.rig import Client, rig, run_until_idle
 
 
@@ -53,7 +53,7 @@ async def test_offered_versions_are_served(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         for kind, names in (
             (CLIENT, ("produce", *SERVED, *SERVED_TO_CLIENTS)),
-            (PEER, (*SERVED, *SERVED_TO_PEERS, *SHARE_GROUPS)),
+            (PEER, (*SERVED, *SERVED_TO_PEERS)),
         ):
             response = await versions(await node.connect(kind))
             keys = [row.api_key for row in response.api_keys]
@@ -104,17 +104,3 @@ async def test_an_unknown_version_gets_a_response_in_version_0(
             (18, 0, 4)
         ]
         assert (await versions(client)).error_code == 0
-
-
-async def test_share_groups_are_served_to_clients_if_an_option_enables_them(
-    tmp_path: Path,
-) -> None:
-    async def keys(**options: Any) -> set[int]:
-        async with rig(tmp_path / str(len(options)), **options) as node:
-            response = await versions(await node.connect(CLIENT))
-            return {row.api_key for row in response.api_keys}
-
-    share_groups = {apis.by_name(name).key for name in SHARE_GROUPS}
-    assert not share_groups & await keys()
-    enabled: dict[str, Any] = {"group_coordinator_rebalance_protocols": "classic,consumer,share"}
-    assert share_groups <= await keys(**enabled)
