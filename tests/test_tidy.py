@@ -35,6 +35,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"replica", "raft"}),
     frozenset({"share"}),
     frozenset({"coordinator", "controller"}),
+    frozenset({"relay"}),
     frozenset({"server", "http"}),
     frozenset({"node"}),
     frozenset({"daemon"}),
@@ -120,6 +121,7 @@ SHELLS = frozenset(
         *("mqd/replica/assignments.py",),
         *("mqd/replica/fetchers.py", "mqd/replica/isr_changes.py"),
         *("mqd/replica/offline.py", "mqd/replica/ports.py"),
+        *("mqd/relay/timer_index.py",),
     }
 )
 """The shells elsewhere, beside the `service.py` of each part. Only ever remove from this."""
