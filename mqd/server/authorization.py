@@ -3,6 +3,9 @@
 Only client requests are checked. Requests on the peer listener come from nodes of this cluster. The
 node that got the client's request has checked it before it forwarded it to the controller or to
 another node (I53). `authorizer.py` decides, `audit.py` logs.
+
+Clients can read the groups and transactional ids of nodes (mqd/relay/names.py), but not use them,
+whatever ACLs say and also without an authorizer (I54).
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from mqd.errors import ErrorCode, MqError
 from mqd.protocol.apis import by_key
 from mqd.protocol.schema import AUTHORIZED_OPERATIONS_UNKNOWN
 from mqd.protocol.slices import Slices
+from mqd.relay.names import is_reserved
 from mqd.security.acls import CLUSTER_NAME, Operation, ResourceType
 from mqd.security.authorizer import (
     Authorizer,
@@ -48,6 +52,9 @@ REFUSALS = {
     ),
 }
 """The error of each resource type, with Kafka's message."""
+
+_RESERVED_TYPES = (ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
+_DESCRIBING = (Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS)
 
 logger = logging.getLogger(__name__)
 
@@ -144,6 +151,8 @@ def is_authorized(
     is_logged: bool = True,
 ) -> bool:
     """`is_logged`: False for a check that only filters a list."""
+    if not may_be_used_by_clients(resource_type, name, operation) and context.listener != PEER:
+        return False
     permissions = permissions_of(context)
     if permissions is None:
         return True
@@ -160,6 +169,11 @@ def is_authorized(
             context.now,
         )
     return rule.allowed
+
+
+def may_be_used_by_clients(resource_type: ResourceType, name: str, operation: Operation) -> bool:
+    """Whether this is no use of a group or transactional id of nodes."""
+    return resource_type not in _RESERVED_TYPES or operation in _DESCRIBING or not is_reserved(name)
 
 
 def refusal(resource_type: ResourceType) -> MqError:
@@ -232,7 +246,9 @@ def split(
     """The rows of a request that the client may use, and those that it may not. In slices: each
     may have another name. A row without a name (None) is allowed: it gets another error.
     """
-    if permissions_of(context) is None:
+    if permissions_of(context) is None and (
+        resource_type not in _RESERVED_TYPES or operation in _DESCRIBING
+    ):
         return list(rows), []
     allowed: list[RowT] = []
     denied: list[RowT] = []

@@ -39,6 +39,7 @@ from mqd.server.context import Context, Node
 from mqd.server.forward import Forwarder
 from mqd.server.handlers.seal_transactions import seal
 from mqd.server.handlers.write_txn_markers import write_markers
+from mqd.server.node_calls import NodeCalls
 from mqd.server.share_state import ShareStatePersister
 from mqd.server.slices import finished_with_decompression
 from mqd.server.topics_view import ImageTopics
@@ -175,6 +176,9 @@ class Coordinators:
             forward=forward,
             leader_of=self._leader_of,
             create_topic=create_topic,
+        )
+        self.calls = NodeCalls(
+            node_id=node_id, node=lambda: self.node, forward=forward, create_topic=create_topic
         )
         self.share = ShareService(
             replica=replica,

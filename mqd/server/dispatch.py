@@ -10,7 +10,8 @@ that it created.
 A request in an unsupported version closes its connection, as in Apache Kafka. ApiVersions is the
 exception: its response names the supported versions. A request that the listener does not serve
 closes the connection too. The client listener serves no requests between nodes. The peer listener
-serves no Produce and no consumer fetches, which no epoch would fence there.
+serves no consumer fetches, which no epoch would fence there, and only transactional batches
+(node_produce.py).
 
 A node without contact to the controller closes a client's connection after its Metadata response,
 which names no leaders. Otherwise librdkafka, which requests metadata from any connected node, would
@@ -126,7 +127,9 @@ class Dispatcher:
             if connection.peer_node is None:
                 peer_requests.check_unauthenticated(connection, api_key)
             if api_key == PRODUCE:
-                raise _not_served(api_key, PEER)
+                self.requests += 1
+                self._request(connection, api_key, buffer, view[start:end])
+                return True
         body = start + 10 + client_id_bytes if client_id_bytes > 0 else start + 10
         if body > end or client_id_bytes < -1:
             raise ProtocolError(

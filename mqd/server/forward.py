@@ -36,13 +36,18 @@ _OF_COORDINATORS = ("WriteTxnMarkers", "AddPartitionsToTxn")
 _NODES, _SHARES, _CLIENTS = "nodes", "share groups", "clients"
 """The kinds of requests that have a connection of their own."""
 
+RELAY_CONNECTIONS = 4
+"""To each node, for the transactions of mqd/relay/: a transaction waits for others on its
+connection."""
+
 Authenticate = Callable[[Stream, int], Awaitable[None]]
 
 
 class Forwarder:
-    """Callable: (node id, API name, version, request) -> response.
+    """Callable: (node id, API name, version, request, kind) -> response.
 
-    Raises OSError when the node cannot be reached.
+    Raises OSError when the node cannot be reached. `kind` names a connection for such requests;
+    None for that of the API.
     """
 
     def __init__(
@@ -66,13 +71,18 @@ class Forwarder:
             await trio.sleep_forever()
 
     async def __call__(
-        self, node_id: NodeId, api_name: str, version: int, request: Mapping[str, Any]
+        self,
+        node_id: NodeId,
+        api_name: str,
+        version: int,
+        request: Mapping[str, Any],
+        kind: str | None = None,
     ) -> Mapping[str, Any]:
         api = apis.by_name(api_name)
         assert api is not None, api_name
         try:
             body = await finished_soon(api.encode_request_in_slices(version, request))
-            connection = await self._connection(node_id, _kind_of(api))
+            connection = await self._connection(node_id, kind or _kind_of(api))
             frame, position = await connection.exchange(api, version, body)
         except ClientError as error:
             raise OSError(f"the request to node {node_id} failed: {error}") from error

@@ -29,7 +29,7 @@ from mqd.protocol.slices import Slices
 from mqd.replica.partition import Partition
 from mqd.replica.waiters import Append, until_durable
 from mqd.security.acls import Operation, ResourceType
-from mqd.server.authorization import hot_permissions, may_use_topic
+from mqd.server.authorization import hot_permissions, may_be_used_by_clients, may_use_topic
 from mqd.server.connection import Connection
 from mqd.server.context import Node
 from mqd.server.partitions import current_leader, unknown_partition
@@ -200,6 +200,8 @@ class Appender:
             return True
         name = transactional_id.decode(errors="replace")
         of_type = ResourceType.TRANSACTIONAL_ID
+        if not may_be_used_by_clients(of_type, name, Operation.WRITE):
+            return False
         rule = permissions.rule(Operation.WRITE, of_type, name)
         now = connection.owner.now
         self._node.audit.note(permissions, Operation.WRITE, of_type, name, rule, "Produce", now)

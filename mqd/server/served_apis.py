@@ -76,7 +76,7 @@ SERVED = (
     "write_txn_markers",
 )
 """The APIs that both listeners serve in addition to Fetch: one module of `handlers/` each, with the
-name of its API. Produce is served to clients only.
+name of its API.
 """
 
 SERVED_TO_CLIENTS = (
@@ -94,10 +94,11 @@ SERVED_TO_PEERS = (
     "alter_partition",
     "broker_heartbeat",
     "broker_registration",
+    "produce",
     "report_offline_replicas",
     "seal_transactions",
 )
-"""APIs that only other nodes may use."""
+"""APIs that only other nodes may use; Produce in a form of its own (node_produce.py)."""
 
 LOOKUPS = frozenset({"list_offsets"})
 """APIs that may search the log for a time."""

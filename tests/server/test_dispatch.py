@@ -219,24 +219,33 @@ async def test_before_the_handshake_only_api_versions_is_served(
 
 
 @pytest.mark.parametrize("version", [4, 12, 17])
-async def test_apis_that_nodes_never_send_are_not_served_to_peers(
-    tmp_path: Path, version: int
-) -> None:
+async def test_fetches_of_consumers_are_not_served_to_peers(tmp_path: Path, version: int) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
-        fetch = node.fetch_body("t", 0, version=version)
-        for name, at, body in (
-            ("produce", min(version, 9), node.produce_body("t", batch(b"x"))),
-            ("fetch", version, fetch),
-        ):
-            peer = await node.connect(PEER)
-            authenticated(next(one for one in node.server._connections if one.sock is peer.sock), 2)
-            received = {row.api_key for row in (await peer.request("api_versions", 0, {})).api_keys}
-            assert PRODUCE not in received and {FETCH, ALTER_PARTITION} <= received
-            peer.post(name, at, body)
-            await run_until_idle()
-            assert peer.sock.closed and not peer.sock.sent
+        peer = await peer_of(node)
+        received = {row.api_key for row in (await peer.request("api_versions", 0, {})).api_keys}
+        assert {PRODUCE, FETCH, ALTER_PARTITION} <= received
+        peer.post("fetch", version, node.fetch_body("t", 0, version=version))
+        await run_until_idle()
+        assert peer.sock.closed and not peer.sock.sent
+
+
+async def test_peers_produce_transactions_only(tmp_path: Path) -> None:
+    """Nothing would fence other batches."""
+    async with rig(tmp_path) as node:
+        node.create("t")
+        peer = await peer_of(node)
+        response = await peer.request("produce", 9, node.produce_body("t", batch(b"x")))
+        [row] = response.responses[0].partition_responses
+        assert ErrorCode(row.error_code) is ErrorCode.INVALID_RECORD
         assert node.partition("t").log.log_end_offset == 0
+
+
+async def peer_of(node: Rig) -> Client:
+    """A connection of node 2."""
+    peer = await node.connect(PEER)
+    authenticated(next(one for one in node.server._connections if one.sock is peer.sock), 2)
+    return peer
 
 
 def replaced(node: Rig, api_key: int, handle: Any, *, failed: Any = None) -> None:

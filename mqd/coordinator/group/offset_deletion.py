@@ -1,8 +1,9 @@
 """Deletion of committed offsets: retention, deleted topics, whole groups.
 
 An offset is deleted when its retention ends, when its topic is deleted, or with its group. The
-retention (`offsets.retention.minutes`) depends on the state of the group (KIP-211). An empty group
-is deleted with its last offset. The work is done in portions: each is one batch, and takes a few
+retention (`offsets.retention.minutes`) depends on the state of the group (KIP-211). Groups of nodes
+(mqd/relay/names.py) have none: their offsets are state. An empty group is deleted with its last
+offset. The work is done in portions: each is one batch, and takes a few
 milliseconds.
 """
 
@@ -20,6 +21,7 @@ from mqd.coordinator.group.records import OffsetCommit, OffsetCommitKey
 from mqd.coordinator.group.state import Group, State
 from mqd.coordinator.group.timers import TimerKey
 from mqd.coordinator.shard import NOTHING, CoordinatorRecord, CoordinatorResult, Moment
+from mqd.relay.names import is_reserved
 from mqd.types import NO_TIMESTAMP, ZERO_UUID
 
 _RETENTION: TimerKey = ("retention",)
@@ -128,6 +130,7 @@ class OffsetDeletion(Part):
         retention_ms = self.state.options.node("offsets.retention.minutes") * 60_000
         offsets = self._store.group(group.group_id)
         portion.rows += 1
+        keeps_offsets = is_reserved(group.group_id)
         has_offsets = False
         subscribed: frozenset[str] = frozenset()
         if offsets is not None and offsets.committed:
@@ -141,8 +144,10 @@ class OffsetDeletion(Part):
             for partition, stored in partitions.items():
                 portion.rows += 1
                 assert offsets is not None
-                if not _is_expired(group, stored.commit, wall_ms, retention_ms) or offsets.waiting(
-                    topic, partition
+                if (
+                    keeps_offsets
+                    or not _is_expired(group, stored.commit, wall_ms, retention_ms)
+                    or offsets.waiting(topic, partition)
                 ):
                     has_offsets = True
                 elif not portion.has_room:

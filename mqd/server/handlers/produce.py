@@ -12,12 +12,14 @@ when every in-sync replica has them. ◆ hot path.
 
 A request that begins a transaction in a partition waits for the transaction coordinator
 (verification.py), and so do later requests of its connection. Later batches of the transaction do
-not wait. `produce_append.py` appends, `large_produce.py` has large requests.
+not wait. `produce_append.py` appends, `large_produce.py` has large requests. `handle` is for
+requests of other nodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import PRODUCED_AT_ONCE_BYTES_MAX
@@ -29,17 +31,23 @@ from mqd.protocol.slices import all_slices
 from mqd.replica.partition import Partition
 from mqd.server.bugs import raised_in_core
 from mqd.server.connection import Connection
-from mqd.server.context import Node
+from mqd.server.context import Context, Node
 from mqd.server.large_produce import (
     ABORTABLE_FROM_VERSION,
     ADDS_FROM_VERSION,
     TOO_MANY_PRODUCERS,
     LargeProduce,
 )
+from mqd.server.node_produce import produce as produce_of_node
 from mqd.server.pending_produce import Confirmation, PendingProduce, Row, Topic
 from mqd.server.produce_append import Appender, denied_topics
 from mqd.server.receive_buffers import Buffer
 from mqd.server.verification import SupportedOperation, Verification, produce_refusal
+
+
+async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    """A request on the peer listener."""
+    return await produce_of_node(context.node, context.header.api_version, request)
 
 
 class Produce:

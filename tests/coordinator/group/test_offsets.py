@@ -22,6 +22,7 @@ from mqd.coordinator.group.records import (
 )
 from mqd.coordinator.shard import NO_PRODUCER, Producer
 from mqd.errors import ErrorCode, MqError
+from mqd.relay.names import delay_group
 from mqd.types import ZERO_UUID
 from tests.coordinator.group.offset_support import (
     PRODUCER,
@@ -524,6 +525,14 @@ def test_unlimited_retention_keeps_offsets(group: Group) -> None:
     group.advance(RETENTION_SECONDS + CHECK_SECONDS)
     group.fail_over()
     assert fetched(group, 0) == {0: 5}
+
+
+def test_offsets_of_groups_of_nodes_do_not_expire(group: Group) -> None:
+    """They are the progress of a relay, whose next record may be due in a year."""
+    name = delay_group("t")
+    commit(group, (0, 5), group_id=name)
+    group.advance(60 * DAY_SECONDS)
+    assert fetched(group, 0, group_id=name) == {0: 5}
 
 
 def portions(group: Group) -> list[int]:
