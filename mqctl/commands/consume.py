@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -25,11 +26,18 @@ from mqctl.app import (
 if TYPE_CHECKING:
     from mqd.client.cluster import ClusterClient
     from mqd.client.consumer import Consumer
-    from mqd.client.fetched_batches import FetchedBatch
     from mqd.client.offset_specs import OffsetSpec
     from mqd.types import TopicPartition
 
 OUTPUTS = ("text", "table", "json", "jsonl", "yaml")
+_IDLE_SECONDS = 3.0
+_OF_THE_GROUP = {
+    "start": "--from",
+    "stop": "--to",
+    "partitions": "--partitions",
+    "read_committed": "--read-committed",
+}
+"""Options that a share group decides."""
 _TABLE = "{partition:>4}  {offset:>12}  {timestamp:24}  {key:24}  {value}\n"
 
 
@@ -77,6 +85,35 @@ _TABLE = "{partition:>4}  {offset:>12}  {timestamp:24}  {key:24}  {value}\n"
     help="Read only committed records, up to the last stable offset.",
 )
 @click.option(
+    "--share-group",
+    metavar="GROUP",
+    help="Read as a member of a share group: each record goes to one member.",
+)
+@click.option(
+    "--accept",
+    "acknowledge",
+    flag_value="accept",
+    help="With --share-group: accept each printed record. [default]",
+)
+@click.option(
+    "--release",
+    "acknowledge",
+    flag_value="release",
+    help="With --share-group: release each printed record, so that it is delivered again.",
+)
+@click.option(
+    "--reject",
+    "acknowledge",
+    flag_value="reject",
+    help="With --share-group: reject each printed record: it is not delivered again.",
+)
+@click.option(
+    "--idle",
+    type=click.FloatRange(min=0.0),
+    metavar="SECONDS",
+    help="With --share-group: stop after so long without a record. [default: never; 3 with -e]",
+)
+@click.option(
     "-o",
     "--output",
     type=click.Choice(OUTPUTS),
@@ -92,6 +129,9 @@ def consume(
     follow: bool,
     text_format: str | None,
     read_committed: bool,
+    share_group: str | None,
+    acknowledge: str | None,
+    idle: float | None,
     output: str | None,
     bootstrap: str | None,
     timeout: float | None,
@@ -105,6 +145,7 @@ def consume(
     mqctl consume orders -e -f '%p %o %k=%v\\n'    all records up to the log end
     mqctl consume orders --from -10 -e            from ten before the log end of each partition
     mqctl consume orders --from @-15m -o jsonl    the last 15 minutes, then new ones, as JSON lines
+    mqctl consume orders --share-group billing    as a member of a share group, accepting each
     """
     settings = settings_of(
         bootstrap,
@@ -116,6 +157,7 @@ def consume(
     )
     if text_format is not None and settings.output != "text":
         raise click.UsageError("--format requires -o text")
+    _check_share_options(share_group, acknowledge, idle)
     now_ms = int(time.time() * 1000)
     try:
         first = places.parse_place(start, now_ms)
@@ -155,15 +197,38 @@ def consume(
         ) as consumer:
             return await _pump(consumer, printer, count)
 
+    async def share(client: ClusterClient) -> int:
+        assert share_group is not None
+        bound = idle if idle is not None else math.inf if follow else _IDLE_SECONDS
+        return await _pump_shared(
+            client, share_group, topics, printer, count, acknowledge or "accept", bound
+        )
+
     printer.begin()
     try:
-        run(settings, work)
+        run(settings, work if share_group is None else share)
     except KeyboardInterrupt:
-        if count is not None or last is not None:
+        if count is not None or last is not None or idle is not None:
             raise
     finally:
         with suppress(ReaderGone):
             printer.end()
+
+
+def _check_share_options(
+    share_group: str | None, acknowledge: str | None, idle: float | None
+) -> None:
+    context = click.get_current_context()
+    if share_group is None:
+        if acknowledge is not None or idle is not None:
+            raise click.UsageError("--accept, --release, --reject and --idle need --share-group")
+        return
+    for name, option in _OF_THE_GROUP.items():
+        if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
+            raise click.UsageError(
+                f"{option} is not possible with --share-group: the group decides. Set"
+                " share.auto.offset.reset or share.isolation.level with `mqctl group config set`"
+            )
 
 
 def _check_range(first: places.Place, ends: dict[TopicPartition, int]) -> None:
@@ -233,10 +298,49 @@ async def _pump(consumer: Consumer, printer: Printer, count: int | None) -> int:
     written = 0
     async for batch in consumer:
         records = list(batch.records if count is None else batch.records[: count - written])
-        printer.write(batch, records)
+        printer.write(batch.topic, batch.partition, records)
         written += len(records)
         if written == count:
             break
+    return written
+
+
+async def _pump_shared(
+    client: ClusterClient,
+    group: str,
+    topics: tuple[str, ...],
+    printer: Printer,
+    count: int | None,
+    acknowledge: str,
+    idle_s: float,
+) -> int:
+    """Print records as a member of a share group, and acknowledge each one after it is printed.
+
+    Stops after `count` records, or `idle_s` seconds without one.
+    """
+    import trio
+
+    from mqd.client.share_consumer import open_share_consumer
+
+    written = 0
+    async with open_share_consumer(
+        client,
+        group,
+        topics,
+        mode="explicit",
+        acquire_mode="batch_optimized" if count is None else "record_limit",
+        max_records=500 if count is None else min(count, 500),
+    ) as consumer:
+        while written != count:
+            record = None
+            with trio.move_on_after(idle_s):
+                record = await consumer.next()
+            if record is None:
+                break
+            printer.write(record.topic, record.partition, [record])
+            getattr(record, f"{acknowledge}_soon")()
+            written += 1
+        await consumer.flush()
     return written
 
 
@@ -255,8 +359,8 @@ class Printer:
     def begin(self) -> None:
         write(self._opening)
 
-    def write(self, batch: FetchedBatch, records: list[Any]) -> None:
-        written = [self._one(batch.topic, batch.partition, record) for record in records]
+    def write(self, topic: str, partition: int, records: list[Any]) -> None:
+        written = [self._one(topic, partition, record) for record in records]
         if not written:
             return
         if not self._first:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         ResourceType,
     )
     from mqd.client.errors import (
+        AcknowledgementFailed,
         AuthenticationFailed,
         ClientClosed,
         ClientCrashed,
@@ -72,6 +73,9 @@ if TYPE_CHECKING:
     from mqd.client.ranges import RangeReader, open_range
     from mqd.client.raw_producer import RawProducer, end_transaction, open_raw_producer
     from mqd.client.security import Security
+    from mqd.client.share_consumer import ShareConsumer, open_share_consumer
+    from mqd.client.share_options import ShareOptions
+    from mqd.client.share_records import ShareRecord
     from mqd.client.transactional import TransactionalProducer, open_transactional_producer
     from mqd.errors import ErrorCode
     from mqd.protocol.compression import Codec
@@ -83,6 +87,7 @@ __all__ = [
     "LATEST",
     "MAX_TIMESTAMP",
     "AccessDecision",
+    "AcknowledgementFailed",
     "Acl",
     "AclFilter",
     "AclOperation",
@@ -136,6 +141,9 @@ __all__ = [
     "ScramMechanism",
     "ScramUpsertion",
     "Security",
+    "ShareConsumer",
+    "ShareOptions",
+    "ShareRecord",
     "TlsHandshakeFailed",
     "TopicPartition",
     "TransactionBroken",
@@ -149,6 +157,7 @@ __all__ = [
     "open_producer",
     "open_range",
     "open_raw_producer",
+    "open_share_consumer",
     "open_transactional_producer",
     "resolve_offsets",
 ]
@@ -184,6 +193,7 @@ _MODULES = {
     "NewTopic": "mqd.client.descriptions",
     "Resource": "mqd.client.descriptions",
     "ResourceType": "mqd.client.descriptions",
+    "AcknowledgementFailed": "mqd.client.errors",
     "AuthenticationFailed": "mqd.client.errors",
     "ClientClosed": "mqd.client.errors",
     "ClientCrashed": "mqd.client.errors",
@@ -220,6 +230,10 @@ _MODULES = {
     "RawProducer": "mqd.client.raw_producer",
     "end_transaction": "mqd.client.raw_producer",
     "open_raw_producer": "mqd.client.raw_producer",
+    "ShareConsumer": "mqd.client.share_consumer",
+    "open_share_consumer": "mqd.client.share_consumer",
+    "ShareOptions": "mqd.client.share_options",
+    "ShareRecord": "mqd.client.share_records",
     "TransactionalProducer": "mqd.client.transactional",
     "open_transactional_producer": "mqd.client.transactional",
     "ErrorCode": "mqd.errors",

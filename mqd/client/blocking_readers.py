@@ -33,7 +33,7 @@ class BatchReader(Protocol):
     def assignment(self) -> list[TopicPartition]: ...
 
 
-def _seconds(timeout_s: float | None) -> float:
+def seconds(timeout_s: float | None) -> float:
     """A bound of a wait; None is no bound. Raises InvalidType or InvalidValue."""
     if timeout_s is None:
         return math.inf
@@ -55,7 +55,7 @@ class BlockingReader(Generic[ReaderT]):
         """
 
         async def in_loop() -> FetchedBatch | None:
-            with trio.move_on_after(_seconds(timeout_s)):
+            with trio.move_on_after(seconds(timeout_s)):
                 return await self._wrapped.next()
             return None
 
@@ -92,7 +92,7 @@ class BlockingArrowBatches:
         """The next Arrow batch; None at the end, and after `timeout_s` without one."""
 
         async def in_loop() -> pa.RecordBatch | None:
-            with trio.move_on_after(_seconds(timeout_s)):
+            with trio.move_on_after(seconds(timeout_s)):
                 return await self._wrapped.next()
             return None
 

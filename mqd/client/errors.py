@@ -194,6 +194,20 @@ class CommitFailed(ClientError):
         )
 
 
+class AcknowledgementFailed(ClientError):
+    """The broker has not stored the acknowledgement of a record of a share group, or the response
+    was lost. INVALID_RECORD_STATE: the acquisition lock has ended. The record may be delivered
+    again."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(
+            code,
+            message,
+            remedy="expect the record again; renew the lock of a record that takes longer, or raise"
+            " share.record.lock.duration.ms of the group",
+        )
+
+
 class TransactionBroken(ClientError):
     """Something of the transaction did not come about, so it cannot be committed: abort it."""
 

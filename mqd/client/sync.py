@@ -32,6 +32,7 @@ from mqd.client.blocking_readers import (
     BlockingGroupConsumer,
     BlockingRangeReader,
 )
+from mqd.client.blocking_share import BlockingShareConsumer, BlockingShareRecord
 from mqd.client.consumer import open_consumer
 from mqd.client.delivery import RecordMetadata
 from mqd.client.descriptions import NewTopic
@@ -41,6 +42,7 @@ from mqd.client.keyword_options import checks_options
 from mqd.client.producer import open_producer
 from mqd.client.ranges import open_range
 from mqd.client.raw_producer import EndedTransaction, end_transaction, open_raw_producer
+from mqd.client.share_consumer import open_share_consumer
 from mqd.client.transactional import open_transactional_producer
 
 __all__ = [
@@ -54,6 +56,8 @@ __all__ = [
     "BlockingProducer",
     "BlockingRangeReader",
     "BlockingRawProducer",
+    "BlockingShareConsumer",
+    "BlockingShareRecord",
     "BlockingTransactionalProducer",
     "ClientError",
     "NewTopic",
@@ -80,6 +84,7 @@ class BlockingClient:
     raw_producer = opens(open_raw_producer, BlockingRawProducer)
     consumer = opens(open_consumer, BlockingConsumer)
     group_consumer = opens(open_group_consumer, BlockingGroupConsumer)
+    share_consumer = opens(open_share_consumer, BlockingShareConsumer)
     range_reader = opens(open_range, BlockingRangeReader)
 
     @contextmanager

@@ -32,6 +32,7 @@ from tests.client.fake_coordinator import (
     FakeGroup,
     FakeTransaction,
 )
+from tests.client.fake_share import SHARE_APIS, FakeShare, FakeShareBroker
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS = 0, 1, 2, 3, 18
 CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID = 19, 20, 22
@@ -71,6 +72,7 @@ SERVED = (
         DESCRIBE_PARTITIONS,
     ),
     *COORDINATOR_APIS,
+    *SHARE_APIS,
     *HANDLERS,
 )
 
@@ -306,6 +308,8 @@ class FakeCluster:
         self.transaction_version = 2
         self.features: dict[str, tuple[int, int, int]] = {}
         """Other features, by name: finalized, lowest and newest level."""
+        self.shares: dict[str, FakeShare] = {}
+        self.share_changed = trio.Event()
         self.access = FakeAccess()
         self.tells_of_rebalances = True
         """Like mqd, unlike Apache Kafka."""
@@ -322,6 +326,11 @@ class FakeCluster:
 
     def partition(self, tp: TopicPartition) -> FakePartition:
         return self.topics[tp.topic][tp.partition]
+
+    def share_wake(self) -> None:
+        """Records may be available for share groups."""
+        self.share_changed.set()
+        self.share_changed = trio.Event()
 
     async def connect(self, host: str, port: int, *, timeout: float = 10.0) -> MemoryStream:
         await trio.lowlevel.checkpoint()
@@ -340,7 +349,7 @@ class FakeCluster:
         raise NotImplementedError
 
 
-class FakeBroker(FakeCoordinator):
+class FakeBroker(FakeCoordinator, FakeShareBroker):
     """One node."""
 
     def __init__(self, cluster: FakeCluster, node_id: int) -> None:

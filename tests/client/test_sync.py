@@ -58,6 +58,28 @@ def test_a_round_trip(served: Loopback) -> None:
             assert batch is not None and batch.records[0].offset == 98
 
 
+def test_share_groups(served: Loopback) -> None:
+    with connect(served.address) as client:
+        client.admin.create_topic("a", 1)
+        with client.producer() as producer:
+            for number in range(20):
+                producer.enqueue("a", b"%d" % number)
+        with client.share_consumer("g", ["a"], mode="explicit") as consumer:
+            for record in consumer:
+                assert (record.topic, record.partition, record.delivery_count) == ("a", 0, 1)
+                assert record.value == b"%d" % record.offset
+                if record.offset % 2:
+                    record.accept()
+                else:
+                    record.accept_soon()
+                if record.offset == 19:
+                    break
+            consumer.flush()
+            assert record.is_acknowledged and consumer.assignment() == [A0]
+            assert consumer.next(timeout_s=0.1) is None
+    assert len(served.cluster.shares["g"].done[A0]) == 20
+
+
 def test_groups_and_transactions(served: Loopback) -> None:
     with connect(served.address) as client:
         client.admin.create_topic("a", 1)

@@ -44,6 +44,8 @@ from mqd.client import (
     ResourceType,
     ScramMechanism,
     ScramUpsertion,
+    ShareConsumer,
+    ShareRecord,
     TopicPartition,
     TransactionalProducer,
     connect,
@@ -53,6 +55,7 @@ from mqd.client import (
     open_producer,
     open_range,
     open_raw_producer,
+    open_share_consumer,
     open_transactional_producer,
     resolve_offsets,
     sync,
@@ -230,6 +233,21 @@ OPENERS: dict[str, Arguments] = {
         "leave": True,
         "close_timeout_s": 1.0,
     },
+    "open_share_consumer": {
+        "group_id": "g",
+        "topics": ["a"],
+        "mode": "explicit",
+        "acquire_mode": "record_limit",
+        "max_records": 1,
+        "rack": "r",
+        "max_wait_ms": 1,
+        "min_bytes": 1,
+        "max_bytes": 1000,
+        "acknowledge_linger_ms": 1,
+        "on_acknowledgement_failed": None,
+        "close_timeout_s": 1.0,
+        "timeout_s": 1.0,
+    },
 }
 FUNCTIONS: dict[str, Arguments] = {
     "resolve_offsets": {"specs": {A0: "end"}, "timeout_s": 1.0, "read_committed": True},
@@ -293,6 +311,16 @@ METHODS: dict[type, dict[str, Arguments]] = {
         "rewind": {},
     },
     RangeReader: {"next": {}},
+    ShareConsumer: {"next": {}, "flush": {}},
+    ShareRecord: {
+        "accept": {},
+        "accept_soon": {},
+        "release": {"delay": 1.0},
+        "release_soon": {"delay": 1.0},
+        "reject": {},
+        "reject_soon": {},
+        "renew": {},
+    },
 }
 WITHOUT_ARGUMENTS = {
     "assignment",
@@ -301,6 +329,9 @@ WITHOUT_ARGUMENTS = {
     "rejoin_count",
     "positions",
     "group_metadata",
+    "acknowledge",
+    "lock_ends",
+    "stored",
 }
 
 JUNK: list[Any] = [
@@ -485,6 +516,8 @@ async def test_methods_of_consumers(nursery: trio.Nursery, autojump_clock: trio.
                 await member.next()
             assert member.assignment() == [A0]
             await check_methods(member, GroupConsumer)
+        async with open_share_consumer(client, "s", ["a"], timeout_s=1.0) as sharing:
+            await check_methods(sharing, ShareConsumer)
 
 
 SENTENCES: list[tuple[str, Arguments, str]] = [
@@ -628,6 +661,7 @@ WITH_OPTIONS: dict[str, Callable[..., object]] = {
     "open_producer": open_producer,
     "open_range": open_range,
     "open_raw_producer": open_raw_producer,
+    "open_share_consumer": open_share_consumer,
     "open_transactional_producer": open_transactional_producer,
 }
 

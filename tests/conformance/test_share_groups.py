@@ -10,6 +10,8 @@ import pytest
 from confluent_kafka import Producer
 
 from chaos.ensemble import ensemble
+from mqd.client import AcknowledgementFailed
+from mqd.client.sync import BlockingShareConsumer, BlockingShareRecord, connect
 from tests.ran import Ran
 
 from .conftest import GROUP_OPTIONS, Broker, running
@@ -142,3 +144,54 @@ def test_mqctl_shows_and_resets_share_groups(shares: Broker, new_name: Callable[
     deleted = mqctl("group", "delete-offsets", group, topic, "-y")
     assert deleted.data == [{"topic": topic, "partition": 0, "deleted": True}], deleted.err
     assert mqctl("group", "delete", group, "-y").data == [{"group": group, "deleted": True}]
+
+
+def test_the_client_of_mqd(shares: Broker, new_name: Callable[[], str]) -> None:
+    """Each kind of acknowledgement; a lock that ended; records of a closed member."""
+    topic, group = new_name(), new_name()
+    prepare(shares, topic, group)
+    with connect(shares.address) as client:
+        with client.share_consumer(group, [topic], mode="explicit") as consumer:
+            records = [next_of(consumer) for _ in range(RECORDS)]
+            assert sorted(record.offset for record in records) == list(range(RECORDS))
+            records[0].renew()
+            records[0].accept()
+            records[1].reject()
+            records[2].release()
+            for record in records[3:90]:
+                record.accept_soon()
+            consumer.flush()
+            again = next_of(consumer)
+            assert (again.offset, again.delivery_count) == (2, 2)
+            again.accept()
+            with pytest.raises(AcknowledgementFailed, match="has been acknowledged"):
+                again.accept()
+        with client.share_consumer(
+            group, [topic], acquire_mode="record_limit", max_records=1
+        ) as consumer:
+            assert sorted(next_of(consumer).offset for _ in range(10)) == list(range(90, RECORDS))
+        with client.share_consumer(group, [topic]) as consumer:
+            assert consumer.next(timeout_s=2) is None
+
+
+def next_of(consumer: BlockingShareConsumer) -> BlockingShareRecord:
+    record = consumer.next(timeout_s=60)
+    assert record is not None
+    return record
+
+
+def test_mqctl_consumes(shares: Broker, new_name: Callable[[], str]) -> None:
+    topic, group = new_name(), new_name()
+    prepare(shares, topic, group)
+
+    def consume(*arguments: str) -> list[str]:
+        command = [sys.executable, "-m", "mqctl", "consume", topic, "-b", shares.address]
+        command += ["--share-group", group, *arguments]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout.splitlines()
+
+    assert consume("-n", "60") == [f"value-{number}" for number in range(60)]
+    assert consume("-n", "1", "--release") == ["value-60"]
+    assert consume("-n", "1", "--reject") == ["value-60"]
+    assert consume("--idle", "10") == [f"value-{number}" for number in range(61, RECORDS)]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import yaml
 
+from mqd.types import TopicPartition
 from tests.client.fake import CREATE_TOPICS, METADATA, PRODUCE, Hang
 from tests.client.loopback import Loopback
 from tests.ran import Ran
@@ -326,6 +327,31 @@ def test_produce_and_consume(mqctl: Callable[..., Ran], served: Loopback, tmp_pa
         whole.code == 0
         and mqctl("consume", "a", "--from", "-1", "-n", "1", "-f", "%k%v").out == "K" + copy
     )
+
+
+def test_consume_as_a_member_of_a_share_group(
+    mqctl: Callable[..., Ran], served: Loopback, tmp_path: Path
+) -> None:
+    a = TopicPartition("a", 0)
+    served.inside(lambda: served.cluster.add_topic("a"))
+    (tmp_path / "lines").write_text("one\ntwo\nthree\nfour\n")
+    assert mqctl("produce", "a", "-f", str(tmp_path / "lines")).code == 0
+    share = ("consume", "a", "--share-group", "g")
+    assert mqctl(*share, "-n", "1").out == "one\n"
+    assert mqctl(*share, "-n", "1", "--release").out == "two\n"
+    assert mqctl(*share, "-n", "1", "--reject", "-f", "%o").out == "1"
+    ran = mqctl(*share, "--idle", "1", "-o", "jsonl")
+    assert [json.loads(line)["value"] for line in ran.out.splitlines()] == ["three", "four"]
+    assert ran.code == 0, ran.err
+    group = served.cluster.shares["g"]
+    assert group.done[a] == {0: 1, 1: 3, 2: 1, 3: 1} and group.counts[a][1] == 2
+    assert not group.members
+    for wrong, sentence in (
+        ((*share, "--from", "end"), "--from is not possible with --share-group"),
+        (("consume", "a", "--reject"), "need --share-group"),
+    ):
+        ran = mqctl(*wrong)
+        assert ran.code == 2 and sentence in ran.err
 
 
 def test_consume_read_committed_ends_at_the_last_stable_offset(
