@@ -21,6 +21,7 @@ COMMANDS = {
     "topic": ("mqctl.commands.topic:topic", "Create, list, describe, change and delete topics."),
     "produce": ("mqctl.commands.produce:produce", "Send records from standard input or a file."),
     "consume": ("mqctl.commands.consume:consume", "Read records from topics."),
+    "find": ("mqctl.commands.find:find", "Find the records with a key."),
     "group": (
         "mqctl.commands.group:group",
         "Show groups, members and lag; reset offsets; delete groups.",

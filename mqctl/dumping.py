@@ -11,6 +11,7 @@ from mqd.protocol.batch import crc_of
 from mqd.protocol.compression import Codec
 from mqd.protocol.files import (
     INDEX_SUFFIX,
+    KEY_FILTER_SUFFIX,
     LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,
     META_PROPERTIES,
@@ -28,6 +29,7 @@ from mqd.protocol.files import (
     decode_time_index,
     parse_segment_file_name,
 )
+from mqd.protocol.key_filter import KeyFilter
 from mqd.protocol.record_reader import iterate_records
 
 METADATA_FILES = {
@@ -99,7 +101,7 @@ def _text(data: bytes | None) -> str | None:
 
 
 def dump_small(path: Path) -> list[Row]:
-    """The rows of an index, a producer snapshot, a checkpoint or a properties file.
+    """The rows of an index, a key filter, a producer snapshot, a checkpoint or a properties file.
 
     Raises FileFormatError for other or damaged files.
     """
@@ -123,6 +125,13 @@ def dump_small(path: Path) -> list[Row]:
             return [
                 {"timestamp": timestamp, "offset": base + offset}
                 for timestamp, offset in zip(*decode_time_index(data))
+            ]
+        if suffix == KEY_FILTER_SUFFIX:
+            found = KeyFilter(lambda position, size: data[position : position + size])
+            found.check()
+            return [
+                {"section": number, **section._asdict(), "end": found.end_of(number)}
+                for number, section in enumerate(found.sections)
             ]
         if suffix == SNAPSHOT_SUFFIX:
             return [entry._asdict() for entry in decode_producer_snapshot(data)]

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from mqctl.offline import CHECKPOINTS, is_partition, read_batches, segments_of
+from mqd.errors import MqError
 from mqd.log.epochs import LeaderEpochs
 from mqd.protocol.batch import crc_of
 from mqd.protocol.files import (
     CLEAN_SHUTDOWN,
     CLEANER_CHECKPOINT,
     INDEX_SUFFIX,
+    KEY_FILTER_SUFFIX,
     LEADER_EPOCH_CHECKPOINT,
     META_PROPERTIES,
     PARTITION_METADATA,
@@ -36,6 +38,8 @@ from mqd.protocol.files import (
     parse_partition_directory,
     parse_segment_file_name,
 )
+from mqd.protocol.key_filter import KeyFilter, hash_of
+from mqd.protocol.record_reader import iterate_records
 from mqd.types import NO_EPOCH, Offset
 
 _NEVER = 1 << 63
@@ -223,7 +227,34 @@ class Verifier:
                 self._found(index, "missing")
                 continue
             check(index, base, path.stat().st_size, starts, lasts, largest)
+        if not last and path.with_suffix(KEY_FILTER_SUFFIX).exists():
+            self._key_filter(path.with_suffix(KEY_FILTER_SUFFIX), path)
         return expected
+
+    def _key_filter(self, path: Path, segment: Path) -> None:
+        """Every key of the segment is in its filter, in the section of its batch."""
+        try:
+            data = path.read_bytes()
+            found = KeyFilter(lambda position, size: data[position : position + size])
+            found.check()
+            if found.state.size != segment.stat().st_size:
+                raise FileFormatError("is of an earlier state of the segment")
+            positions = [section.position for section in found.sections]
+            for position, header, view in read_batches(segment):
+                if header.is_control:
+                    continue
+                section = bisect_right(positions, position) - 1
+                for record in iterate_records(view, header=header):
+                    if record.key is not None and section not in found.candidates(
+                        hash_of(record.key)
+                    ):
+                        raise FileFormatError(f"lacks the key of offset {record.offset}")
+        except FileFormatError as error:
+            self._found(path, f"{error} (the node builds another one)")
+        except OSError as error:
+            self._found(path, f"cannot be read: {error.strerror}")
+        except (BadBatch, MqError):
+            pass  # the finding of the segment
 
     def _index(
         self,

@@ -510,6 +510,24 @@ SCAN_BYTES = 1 * MIB
 """Bytes of a segment in one read of a recovery or lookup."""
 RECOVERY_BATCH_BYTES_MAX = REQUEST_BYTES_MAX
 """The largest batch on disk. A greater length is corruption, and nothing is allocated for it."""
+KEY_FILTER_BYTES_MAX = 64 * MIB
+"""The key filter of one segment. A larger one would be for 32 million keys: it has more false
+positives instead.
+"""
+KEY_FILTER_SECTIONS_MAX = 65_536
+"""Sections of one segment in its key filter. A segment with more, of large batches, has larger
+sections.
+"""
+FOUND_RECORDS_MAX = 1_000
+"""Records in one response of a lookup by key."""
+FOUND_BYTES_MAX = 1 * MIB
+"""Their bytes. One record may be larger."""
+FIND_SCANNED_BYTES_MAX = 64 * MIB
+"""Bytes that one lookup by key reads and decompresses, about: 200 ms. The client goes on."""
+FIND_SECONDS_MAX = 1.0
+"""The time of one lookup by key."""
+FIND_KEY_BYTES_MAX = BATCH_BYTES_MAX
+"""The key of a lookup. Each chunk of the log is searched for its bytes."""
 SEGMENTS_OPEN_MAX = 8
 """Older segments of one log with open files and indexes. The active segment is always open."""
 SEGMENTS_UNSYNCED_MAX = 64

@@ -2810,6 +2810,14 @@ _TABLE: Final = (
         synonyms=(("log.cleaner.min.compaction.lag.ms", 1),),
     ),
     _topic(
+        "mqd.key.index",
+        BOOLEAN,
+        False,
+        DONE,
+        "Keep a filter of the keys of each full segment, so that lookups by key read little of the "
+        "log (not in Kafka)",
+    ),
+    _topic(
         "preallocate",
         BOOLEAN,
         False,

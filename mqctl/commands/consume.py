@@ -169,7 +169,7 @@ def consume(
             else places.Place(word="end")
         )
         only = places.parse_partitions(partitions) if partitions is not None else None
-        printer = _printer(settings.output, text_format)
+        printer = printer_for(settings.output, text_format)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
 
@@ -377,7 +377,8 @@ class Printer:
         flush()
 
 
-def _printer(output: str, text_format: str | None) -> Printer:
+def printer_for(output: str, text_format: str | None) -> Printer:
+    """The printer of an output. ValueError for an invalid format."""
     from mqctl.records import compile_format, to_envelope
 
     if output == "text":

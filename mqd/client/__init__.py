@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         TransactionBroken,
     )
     from mqd.client.fetched_batches import FetchedBatch
+    from mqd.client.finding import Finding, FoundRecord, find, find_as_of
     from mqd.client.group_consumer import GroupConsumer, open_group_consumer
     from mqd.client.group_member import GroupMetadata
     from mqd.client.group_options import GroupOptions
@@ -115,6 +116,8 @@ __all__ = [
     "ErrorCode",
     "FetchedBatch",
     "FetchedRange",
+    "Finding",
+    "FoundRecord",
     "GroupConsumer",
     "GroupMetadata",
     "GroupOptions",
@@ -151,6 +154,8 @@ __all__ = [
     "TransactionalProducer",
     "connect",
     "end_transaction",
+    "find",
+    "find_as_of",
     "open_arrow_producer",
     "open_consumer",
     "open_group_consumer",
@@ -210,6 +215,10 @@ _MODULES = {
     "TransactionBroken": "mqd.client.errors",
     "Security": "mqd.client.security",
     "FetchedBatch": "mqd.client.fetched_batches",
+    "Finding": "mqd.client.finding",
+    "FoundRecord": "mqd.client.finding",
+    "find": "mqd.client.finding",
+    "find_as_of": "mqd.client.finding",
     "GroupConsumer": "mqd.client.group_consumer",
     "open_group_consumer": "mqd.client.group_consumer",
     "GroupMetadata": "mqd.client.group_member",

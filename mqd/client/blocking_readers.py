@@ -12,6 +12,7 @@ from mqd.client.arguments import check_number
 from mqd.client.blocking_loop import BackgroundLoop, as_coroutine, blocking
 from mqd.client.consumer import Consumer
 from mqd.client.fetched_batches import ARROW_ROWS_MAX, FetchedBatch
+from mqd.client.finding import Finding, FoundRecord
 from mqd.client.group_consumer import GroupConsumer
 from mqd.client.group_member import GroupMetadata
 from mqd.client.ranges import FetchedRange, RangeReader
@@ -154,3 +155,25 @@ class BlockingRangeReader:
     def __iter__(self) -> Iterator[FetchedRange]:
         while (fetched := self.next()) is not None:
             yield fetched
+
+
+class BlockingFinding:
+    """`Finding` without await: iterate over it, once."""
+
+    def __init__(self, loop: BackgroundLoop, wrapped: Finding) -> None:
+        self._loop = loop
+        self._wrapped = wrapped
+
+    @property
+    def scanned_bytes(self) -> int:
+        """Bytes that the brokers have read so far."""
+        return self._wrapped.scanned_bytes
+
+    def __iter__(self) -> Iterator[FoundRecord]:
+        records = aiter(self._wrapped)
+
+        async def following() -> FoundRecord | None:
+            return await anext(records, None)
+
+        while (found := self._loop.call(following)) is not None:
+            yield found

@@ -18,7 +18,7 @@ from mqd.client import cluster
 from mqd.client.admin import Admin
 from mqd.client.arguments import check_above_zero, check_flag, check_topic
 from mqd.client.blocking_admin import BlockingAdmin
-from mqd.client.blocking_loop import BackgroundLoop, opens
+from mqd.client.blocking_loop import BackgroundLoop, blocking, opens
 from mqd.client.blocking_producers import (
     BlockingArrowProducer,
     BlockingDelivery,
@@ -29,6 +29,7 @@ from mqd.client.blocking_producers import (
 from mqd.client.blocking_readers import (
     BlockingArrowBatches,
     BlockingConsumer,
+    BlockingFinding,
     BlockingGroupConsumer,
     BlockingRangeReader,
 )
@@ -37,6 +38,7 @@ from mqd.client.consumer import open_consumer
 from mqd.client.delivery import RecordMetadata
 from mqd.client.descriptions import NewTopic
 from mqd.client.errors import ClientError
+from mqd.client.finding import find, find_as_of
 from mqd.client.group_consumer import open_group_consumer
 from mqd.client.keyword_options import checks_options
 from mqd.client.producer import open_producer
@@ -52,6 +54,7 @@ __all__ = [
     "BlockingClient",
     "BlockingConsumer",
     "BlockingDelivery",
+    "BlockingFinding",
     "BlockingGroupConsumer",
     "BlockingProducer",
     "BlockingRangeReader",
@@ -86,6 +89,12 @@ class BlockingClient:
     group_consumer = opens(open_group_consumer, BlockingGroupConsumer)
     share_consumer = opens(open_share_consumer, BlockingShareConsumer)
     range_reader = opens(open_range, BlockingRangeReader)
+
+    def find(self, topic: str, key: bytes, **options: Any) -> BlockingFinding:
+        """The records with a key, as `mqd.client.find`: iterate over the result."""
+        return BlockingFinding(self._loop, find(self._wrapped, topic, key, **options))
+
+    find_as_of = blocking(find_as_of)
 
     @contextmanager
     def arrow_producer(self, **options: Any) -> Iterator[BlockingArrowProducer]:

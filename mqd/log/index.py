@@ -56,6 +56,13 @@ class OffsetIndex:
         found = bisect_right(self._offsets, offset - self.base_offset)
         return self._positions[found - 1] if found else 0
 
+    def position_after(self, offset: int) -> int:
+        """A start of a batch from which on all offsets are at least `offset`; far beyond any
+        segment if none is known.
+        """
+        found = bisect_left(self._offsets, offset - self.base_offset) + 1
+        return self._positions[found] if found < len(self._positions) else 1 << 62
+
     def batch_start_before(self, position: int) -> int:
         """The last known start of a batch at or before `position`."""
         found = bisect_right(self._positions, position)

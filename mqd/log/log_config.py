@@ -44,6 +44,8 @@ class LogConfig:
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = FOREVER_MS
     preallocate: bool = False
+    mqd_key_index: bool = False
+    """Not in Kafka: a key filter for each full segment (disk/key_filter_build.py)."""
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> LogConfig:

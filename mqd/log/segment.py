@@ -33,6 +33,7 @@ class Segment:
         "created_ms",
         "file",
         "first_timestamp",
+        "has_key_filter",
         "index",
         "max_timestamp",
         "max_timestamp_offset",
@@ -59,6 +60,8 @@ class Segment:
         """Last offset of the first batch with the largest timestamp."""
         self.transaction_index: TransactionIndex | None = TransactionIndex()
         """None: not loaded."""
+        self.has_key_filter = False
+        """Whether its key filter is known to be there (manager/key_indexer.py)."""
         self.suffix = ""
         """Suffix of its file names during a swap (disk/segment_swap.py)."""
         self._bytes_since_index = 0

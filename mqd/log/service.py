@@ -36,6 +36,8 @@ from mqd.log.manager.compactor import Compactor
 from mqd.log.manager.delayed_deletes import DelayedDeletes
 from mqd.log.manager.descriptors import Descriptors
 from mqd.log.manager.housekeeping import CHECKPOINT_SECONDS, Housekeeping
+from mqd.log.manager.key_indexer import KeyIndexer
+from mqd.log.manager.key_lookups import KeyLookups
 from mqd.log.manager.producer_bound import ProducerBound
 from mqd.log.manager.reading import Reader, storage_error
 from mqd.log.manager.registry import LogRegistry
@@ -146,6 +148,10 @@ class LogService:
             on_failed=self.registry.fail_directory,
             store_checkpoint=lambda: self.housekeeping.store(CLEANER_CHECKPOINT),
         )
+        self.key_indexer = KeyIndexer(
+            disk, clock, self.registry.logs, on_failed=self.registry.fail_directory
+        )
+        self.key_lookups = KeyLookups(disk, self._descriptors, self.reader, self.key_indexer)
         self._give_access()
 
     @property
@@ -210,14 +216,15 @@ class LogService:
         )
 
     async def run(self) -> None:
-        """Sync, retain, roll by time, checkpoint, remove, compact, until cancelled. `close` comes
-        after it."""
+        """Sync, retain, roll by time, checkpoint, remove, compact, index keys, until cancelled.
+        `close` comes after it."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._syncer.run)
             nursery.start_soon(self.housekeeping.run)
             nursery.start_soon(self.producer_bound.run)
             nursery.start_soon(self.housekeeping.run_high_watermarks)
             nursery.start_soon(self.compactor.run)
+            nursery.start_soon(self.key_indexer.run)
 
     async def close(self, *, broker_epoch: int = -1) -> None:
         """Orderly stop, after `run` was cancelled: writes, syncs, snapshots, checkpoints, and the
@@ -256,6 +263,7 @@ class LogService:
 
     def update_config(self, log: PartitionLog, config: LogConfig) -> None:
         log.update_config(config)
+        self.key_indexer.sealed(log)
         was_due = self.housekeeping.forget(log)
         is_undurable = log.durability.end_offset < log.written_end_offset
         if was_due or (config.flush_before_ack and is_undurable):
@@ -316,3 +324,5 @@ class LogService:
         if log.on_synced(plan.end_offset):
             self._descriptors.close_older(log)
             self._on_durable(log)
+        if log.config.mqd_key_index:
+            self.key_indexer.wake()

@@ -11,6 +11,8 @@ Pure. The log writes the results of `encode_*`; `decode_*` rejects invalid files
                                                          offset of its batch int32)*
                          00000000000000000000.txnindex   (version int16, producer id, first, last
                                                          and last stable offset int64)*
+                         00000000000000000000.keyfilter  which parts of the segment may have a key
+                                                         (mqd's own: key_filter.py)
                          00000000000000000042.snapshot   producers as of offset 42 (Kafka's
                                                          ProducerSnapshot, version 1)
                          leader-epoch-checkpoint         text: version 0, count, "epoch
@@ -47,6 +49,8 @@ LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
 TIME_INDEX_SUFFIX: Final = ".timeindex"
 TXN_INDEX_SUFFIX: Final = ".txnindex"
+KEY_FILTER_SUFFIX: Final = ".keyfilter"
+"""mqd's own: see key_filter.py."""
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 DELETED_SUFFIX: Final = ".deleted"
 """Suffix of a segment file that is removed later."""
@@ -68,7 +72,9 @@ RELATIVE_OFFSET_MAX: Final = 2**31 - 1
 
 _DELETE_SUFFIX = "-delete"
 _NAME_CHARS_MAX = 255  # of a file name, on common file systems
-_SEGMENT_FILE = re.compile(r"([0-9]{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")
+_SEGMENT_FILE = re.compile(
+    r"([0-9]{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot|\.keyfilter)"
+)
 _PARTITION_DIRECTORY = re.compile(r"([A-Za-z0-9._-]{1,249})-([0-9]{1,10})")
 _DELETED_DIRECTORY = re.compile(r"[A-Za-z0-9._-]+-[0-9]{1,10}\.[0-9a-f]{32}-delete")
 _TXN_INDEX_ENTRY = Struct(">hqqqq")

@@ -48,6 +48,15 @@ class Work(Protocol):
     def give_up(self) -> None: ...
 
 
+class ReadWork(Work, Protocol):
+    """Work whose result is read in slices of the event loop."""
+
+    @property
+    def is_released(self) -> bool:
+        """Whether the result was read, or there is none."""
+        ...
+
+
 class _Place:
     """One batch in the queue."""
 

@@ -140,6 +140,14 @@ class NodeQuotas:
             )
         return self._mute(connection, throttle_ms)
 
+    def consumed(self, connection: Throttled, size: int) -> int:
+        """Count `size` bytes of records that a request other than Fetch returns. Returns the
+        throttle time, and mutes the connection.
+        """
+        if CONSUMER_BYTE_RATE not in self.keys or connection.peer_node is not None:
+            return 0
+        return self._mute(connection, self._record(CONSUMER_BYTE_RATE, connection, size))
+
     def throttle_for_request(self, connection: Throttled) -> int:
         """The throttle time for the processor time that the client has used, in milliseconds."""
         if REQUEST_PERCENTAGE not in self.keys or connection.peer_node is not None:

@@ -120,6 +120,8 @@ class Context:
     mutate: Mutate = _unbounded
     throttle: Callable[[int], None] = _no_throttle
     """Throttle the client for so many milliseconds, and tell it in the response."""
+    consumed: Callable[[int], None] = lambda size: None
+    """Count so many bytes of records against the client's quota, and throttle it as above."""
     waits: Callable[[], None] = lambda: None
     """Called by a handler that waits for other clients from now on, and keeps nothing large."""
     is_wanted: Callable[[], bool] = lambda: True

@@ -303,6 +303,7 @@ class Dispatcher:
             connection.client_listener,
             partial(self._mutate, connection),
             partial(self._throttle, connection),
+            partial(self._consumed, connection),
             waits,
             lambda: connection.open,
         )
@@ -316,6 +317,11 @@ class Dispatcher:
     def _throttle(self, connection: Connection, throttle_ms: int) -> None:
         throttle_ms = self._quotas.throttle(connection, throttle_ms)
         connection.throttle_ms = max(connection.throttle_ms, throttle_ms)
+
+    def _consumed(self, connection: Connection, size: int) -> None:
+        if self._quotas.keys:
+            throttle_ms = self._quotas.consumed(connection, size)
+            connection.throttle_ms = max(connection.throttle_ms, throttle_ms)
 
     async def _respond_to_large(
         self,

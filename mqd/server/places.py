@@ -10,7 +10,7 @@ import trio
 from mqd.limits import LARGE_REQUESTS_AT_ONCE, READ_AT_ONCE
 from mqd.server.connection import Connection
 from mqd.server.connection_work import until_closed
-from mqd.server.served_apis import DESCRIBING, LISTING, LOOKUPS, READING, Handler
+from mqd.server.served_apis import DESCRIBING, GIVING_WAY, LISTING, READING, Handler
 from mqd.server.slices import between_slices
 
 LOOKUPS_SECONDS_MAX = 0.25
@@ -48,8 +48,9 @@ class Places:
     """Limits the number of requests of one listener that run in tasks at once: the rows of each
     take megabytes.
 
-    Lookups by time have places of their own, and give way to each other. One request may read and
-    decompress a batch in each of thousands of partitions. So no other request waits behind them.
+    Lookups by time and by key have places of their own, and give way to each other. One request
+    may read and decompress a batch in each of thousands of partitions, or read 64 MiB. So no other
+    request waits behind them.
     """
 
     def __init__(self) -> None:
@@ -75,7 +76,7 @@ class Places:
         place = Place(semaphore)
         with until_closed(connection, needs_peer=True):
             await place.take()
-        token = between_slices.set(place.give_way if handler.name in LOOKUPS else None)
+        token = between_slices.set(place.give_way if handler.name in GIVING_WAY else None)
         try:
             yield place.leave
         finally:

@@ -46,6 +46,7 @@ SERVED = (
     "elect_leaders",
     "end_txn",
     "find_coordinator",
+    "find_records",
     "heartbeat",
     "incremental_alter_configs",
     "init_producer_id",
@@ -103,6 +104,12 @@ SERVED_TO_PEERS = (
 LOOKUPS = frozenset({"list_offsets"})
 """APIs that may search the log for a time."""
 
+KEY_LOOKUPS = frozenset({"find_records"})
+"""APIs that may search the log for a key."""
+
+GIVING_WAY = LOOKUPS | KEY_LOOKUPS
+"""APIs whose requests give way to each other while they have a place (places.py)."""
+
 READING = (
     frozenset(
         {
@@ -125,6 +132,7 @@ READING = (
         }
     ),
     LOOKUPS,
+    KEY_LOOKUPS,
 )
 """APIs that only read the state of this broker: their work ends when the connection closes. Each
 group has its own places, so that clients that need Metadata do not wait for the others.

@@ -19,9 +19,8 @@ from typing import TypeVar
 import trio
 
 from mqd.limits import TASK_SLICE_SECONDS_MAX
-from mqd.log.decompression import Decompression
 from mqd.protocol.slices import WHOLE_SLICE
-from mqd.server.batch_work import BatchWork
+from mqd.server.batch_work import BatchWork, ReadWork
 
 SLICE_ROWS = WHOLE_SLICE
 """Rows of one slice (1 to 3 ms). A request with more rows gets a task."""
@@ -160,17 +159,17 @@ async def finished_in_slices(work: Generator[int, None, Result]) -> Result:
         _leave(lock)
 
 
-DecompressingSlices = Generator[int | Decompression, None, Result]
-"""As the generators above, or it yields a decompression for a worker thread."""
+DecompressingSlices = Generator[int | ReadWork, None, Result]
+"""As the generators above, or it yields work for a worker thread, such as a decompression."""
 
 
-def first_slice(work: DecompressingSlices[Result]) -> tuple[Result] | Decompression | None:
-    """Run one slice at once. Returns the result, or the decompression that the work waits for."""
+def first_slice(work: DecompressingSlices[Result]) -> tuple[Result] | ReadWork | None:
+    """Run one slice at once. Returns the result, or the thread work that it waits for."""
     one = _Slice()
     try:
         while True:
             step = next(work)
-            if isinstance(step, Decompression):
+            if not isinstance(step, int):
                 return step
             if one.is_over(step):
                 return None
@@ -183,7 +182,7 @@ async def finished_with_decompression(
     batch_work: BatchWork,
     client: str,
     is_wanted: Callable[[], bool],
-    first: Decompression | None = None,
+    first: ReadWork | None = None,
 ) -> Result:
     """As `finished_in_slices`, and decompresses in the worker thread. `client`: its address and
     port. `first`: the decompression that the work waits for. The work stops early if `is_wanted`
@@ -210,15 +209,15 @@ async def finished_with_decompression(
 
 
 def _part(
-    work: DecompressingSlices[Result], read: Decompression | None
-) -> Generator[int, None, tuple[Result] | Decompression | None]:
+    work: DecompressingSlices[Result], read: ReadWork | None
+) -> Generator[int, None, tuple[Result] | ReadWork | None]:
     """The work until its end, until the next decompression, or until the batch is `read`."""
     while True:
         try:
             step = next(work)
         except StopIteration as end:
             return (end.value,)
-        if isinstance(step, Decompression):
+        if not isinstance(step, int):
             return step
         if read is not None and read.is_released:
             return None

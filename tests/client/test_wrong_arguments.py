@@ -249,7 +249,15 @@ OPENERS: dict[str, Arguments] = {
         "timeout_s": 1.0,
     },
 }
+FOUND: Arguments = {
+    "partition": 0,
+    "partitions": None,
+    "read_committed": True,
+    "timeout_s": 1.0,
+}
 FUNCTIONS: dict[str, Arguments] = {
+    "find": {"topic": "a", "key": b"k", "since": 1, "until": 2, "last": True, **FOUND},
+    "find_as_of": {"topic": "a", "key": b"k", "time": 1, **FOUND},
     "resolve_offsets": {"specs": {A0: "end"}, "timeout_s": 1.0, "read_committed": True},
     "end_transaction": {
         "transactional_id": "t",
@@ -456,7 +464,12 @@ async def test_functions(nursery: trio.Nursery, autojump_clock: trio.abc.Clock, 
     async with fake_client(nursery) as client:
 
         async def call(**arguments: Any) -> None:
-            await getattr(mqd.client, name)(client, **arguments)
+            result = getattr(mqd.client, name)(client, **arguments)
+            if inspect.isawaitable(result):
+                await result
+            else:
+                async for _ in result:
+                    pass
 
         await check_each(name, FUNCTIONS[name], call)
 

@@ -67,6 +67,7 @@ UNKNOWN = PEER_APIS | {
     "CreateDelegationToken",
     "DescribeDelegationToken",
     "ExpireDelegationToken",
+    "FindRecords",
     "RenewDelegationToken",
     "UnregisterBroker",
     *SHARE_GROUP_APIS,

@@ -1352,6 +1352,9 @@ def encoded(api_name: str, version: int, request: Mapping[str, Any]) -> bytes:
 OPEN_APIS: Final = ("ApiVersions", "SaslAuthenticate", "SaslHandshake")
 """APIs that need no permission."""
 
+OWN_APIS: Final = {"FindRecords": "READ on the topic"}
+"""APIs that Apache Kafka lacks, and what they need; tests/client/test_finding.py asks them."""
+
 
 _RESOURCES: Final = {
     TOPIC: "the topic",
@@ -1367,6 +1370,9 @@ def table() -> str:
     needed: dict[str, dict[str, None]] = {}
     for scenario in sorted(SCENARIOS, key=lambda scenario: scenario.api):
         needed.setdefault(scenario.api, {})[_formula(scenario)] = None
+    needed = dict(
+        sorted({**needed, **{api: {text: None} for api, text in OWN_APIS.items()}}.items())
+    )
     rows = [f"| {api} | {'; '.join(formulas)} |" for api, formulas in needed.items()]
     return "\n".join(["| API | Needs |", "|---|---|", *rows, ""])
 

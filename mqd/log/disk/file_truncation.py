@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mqd.log.disk.key_filter_build import remove_filter
 from mqd.log.disk.log_end_checkpoint import void_log_end
 from mqd.log.disk.producer_snapshots import (
     open_transaction_index,
@@ -105,6 +106,7 @@ def run_truncation(disk: Disk, log: PartitionLog, plan: PlannedTruncation) -> li
 
 
 def _truncate_active(disk: Disk, log: PartitionLog, plan: PlannedTruncation) -> None:
+    remove_filter(disk, log.path, log.active)
     truncate_segment(log.active, plan.size, plan.next_offset, plan.index_files)
     log.on_truncated()
     for path in plan.snapshots:

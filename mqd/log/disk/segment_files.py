@@ -15,6 +15,7 @@ from mqd.protocol.files import (
     DELETED_SUFFIX,
     INDEX_ENTRY,
     INDEX_SUFFIX,
+    KEY_FILTER_SUFFIX,
     LOG_SUFFIX,
     RELATIVE_OFFSET_MAX,
     SNAPSHOT_SUFFIX,
@@ -46,7 +47,13 @@ def new_segment(disk: Disk, path: Path, base_offset: Offset, now_ms: int) -> Seg
 
 
 def remove_segment(disk: Disk, path: Path, base_offset: Offset) -> None:
-    for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
+    for suffix in (
+        KEY_FILTER_SUFFIX,
+        LOG_SUFFIX,
+        INDEX_SUFFIX,
+        TIME_INDEX_SUFFIX,
+        TXN_INDEX_SUFFIX,
+    ):
         disk.remove(path / segment_file_name(base_offset, suffix))
 
 
@@ -57,7 +64,10 @@ def retire_segment(
     full disk has no space for the longer names, remove them at once.
     """
     retired = []
-    for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX):
+    for suffix in (
+        *(KEY_FILTER_SUFFIX, LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX),
+        SNAPSHOT_SUFFIX,
+    ):
         source = path / segment_file_name(segment.base_offset, suffix)
         if disk.exists(source):
             target = source.with_name(source.name + DELETED_SUFFIX)

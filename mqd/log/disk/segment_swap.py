@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mqd.errors import StorageError
+from mqd.log.disk.key_filter_build import filter_path, remove_filter
 from mqd.log.disk.segment_files import remove_segment, retire_segment
 from mqd.log.partition_log import PartitionLog, SegmentSwap
 from mqd.protocol.files import (
@@ -53,6 +54,8 @@ def begin_swap(disk: Disk, log: PartitionLog, swap: SegmentSwap) -> None:
     """The .cleaned files are written and durable. From here on a start may finish the swap. Raises
     OSError."""
     assert log.swap is None, log
+    for segment in swap.old:
+        remove_filter(disk, log.path, segment)  # before any file of the new one has its name
     log.swap = swap
     _rename(disk, log.path, swap.cleaned.base_offset, CLEANED_SUFFIX, SWAP_SUFFIX)
     swap.cleaned.suffix = SWAP_SUFFIX
@@ -150,6 +153,7 @@ def finish_interrupted_swaps(disk: Disk, path: Path) -> list[str]:
                 if base_offset < other < end:
                     remove_segment(disk, path, other)
             disk.sync_directory(path)
+        disk.remove(filter_path(path, base_offset))
         _rename(disk, path, base_offset, SWAP_SUFFIX, "")
         disk.sync_directory(path)
         findings.append(f"a compaction was interrupted: its segment {base_offset} takes its place")

@@ -59,7 +59,7 @@ class Reader:
         except BadBatch as bad:
             raise self.unreadable(log, f"{log.path} {bad}") from bad
         except OSError as error:
-            raise self._not_read(log, error) from error
+            raise self.not_read(log, error) from error
         if found is None:
             return lookup.Read([], offset, offset, 0)
         segment, start, end, next_offset = found
@@ -110,9 +110,9 @@ class Reader:
         except BadBatch as bad:
             raise self.unreadable(log, f"{log.path} {bad}") from bad
         except OSError as error:
-            raise self._not_read(log, error) from error
+            raise self.not_read(log, error) from error
 
-    def _not_read(self, log: PartitionLog, error: OSError) -> MqError:
+    def not_read(self, log: PartitionLog, error: OSError) -> MqError:
         """The error of a read: temporary, or the log is offline."""
         failure = storage_error(f"cannot read {log.path}", error)
         return (
@@ -154,7 +154,7 @@ class Reader:
         except BadBatch as bad:
             raise self.unreadable(log, f"{log.path} {bad}") from bad
         except OSError as error:
-            raise self._not_read(log, error) from error
+            raise self.not_read(log, error) from error
 
 
 def _first_offset(transaction: AbortedTransaction) -> Offset:

@@ -86,6 +86,7 @@ _MODULES = {
     92: "delete_share_group_offsets",
     32_002: "report_offline_replicas",
     32_003: "seal_transactions",
+    32_004: "find_records",
 }
 
 _KEYS = {module.replace("_", ""): key for key, module in _MODULES.items()}

@@ -262,6 +262,54 @@ GOLDEN: list[tuple[str, str, int, str, dict[str, Any]]] = [
         },
     ),
     ("ReportOfflineReplicas", "response", 0, "004d 00", {"error_code": 77}),
+    (
+        "FindRecords",
+        "request",
+        0,
+        "02 74 00000001 ffffffff 02 6b 0000000000000005 0000000000000006 0000000000000007 01 01"
+        " 00000008 00000009 00",
+        {
+            "topic": "t",
+            "partition_index": 1,
+            "current_leader_epoch": -1,
+            "key": b"k",
+            "offset": 5,
+            "since": 6,
+            "until": 7,
+            "newest_first": True,
+            "isolation_level": 1,
+            "max_records": 8,
+            "max_bytes": 9,
+        },
+    ),
+    (
+        "FindRecords",
+        "response",
+        0,
+        "00000000 0000 00 00000002 0000000000000003 0000000000000004 01 0000000000000005"
+        " 00000006 00000007 00000008 02 0000000000000009 000000000000000a 0000000b 00"
+        " 02 02 6e 00 00 00 00",
+        {
+            "error_message": None,
+            "leader_epoch": 2,
+            "high_watermark": 3,
+            "next_offset": 4,
+            "is_complete": True,
+            "scanned_bytes": 5,
+            "segments_read": 6,
+            "segments_filtered": 7,
+            "segments_unindexed": 8,
+            "records": [
+                {
+                    "offset": 9,
+                    "timestamp": 10,
+                    "leader_epoch": 11,
+                    "value": None,
+                    "headers": [{"name": b"n", "value": None}],
+                }
+            ],
+        },
+    ),
 ]
 
 
