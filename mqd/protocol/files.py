@@ -15,6 +15,10 @@ Pure. The log writes the results of `encode_*`; `decode_*` rejects invalid files
                                                          (mqd's own: key_filter.py)
                          00000000000000000042.snapshot   producers as of offset 42 (Kafka's
                                                          ProducerSnapshot, version 1)
+                         00000000000000000000-00000000000000000042.timers
+                                                         timers of a delay topic for the records
+                                                         from offset 0 to 41: mqd's own
+                                                         (relay/timer_format.py)
                          leader-epoch-checkpoint         text: version 0, count, "epoch
                                                          start-offset" lines
                          partition.metadata              text: version 0 and the topic id
@@ -52,6 +56,7 @@ TXN_INDEX_SUFFIX: Final = ".txnindex"
 KEY_FILTER_SUFFIX: Final = ".keyfilter"
 """mqd's own: see key_filter.py."""
 SNAPSHOT_SUFFIX: Final = ".snapshot"
+TIMERS_SUFFIX: Final = ".timers"
 DELETED_SUFFIX: Final = ".deleted"
 """Suffix of a segment file that is removed later."""
 LEADER_EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
@@ -75,6 +80,7 @@ _NAME_CHARS_MAX = 255  # of a file name, on common file systems
 _SEGMENT_FILE = re.compile(
     r"([0-9]{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot|\.keyfilter)"
 )
+_TIMERS_FILE = re.compile(rf"([0-9]{{20}})-([0-9]{{20}}){re.escape(TIMERS_SUFFIX)}")
 _PARTITION_DIRECTORY = re.compile(r"([A-Za-z0-9._-]{1,249})-([0-9]{1,10})")
 _DELETED_DIRECTORY = re.compile(r"[A-Za-z0-9._-]+-[0-9]{1,10}\.[0-9a-f]{32}-delete")
 _TXN_INDEX_ENTRY = Struct(">hqqqq")
@@ -165,6 +171,19 @@ def parse_segment_file_name(name: str) -> tuple[int, str] | None:
         return None
     offset = int(match[1])
     return (offset, match[2]) if offset < 2**63 else None
+
+
+def timers_file_name(start: int, end: int) -> str:
+    """The file with the timers of the records at offsets from `start` to below `end`."""
+    return f"{start:020d}-{end:020d}{TIMERS_SUFFIX}"
+
+
+def parse_timers_file_name(name: str) -> tuple[int, int] | None:
+    """The inverse of `timers_file_name`; None for any other name."""
+    match = _TIMERS_FILE.fullmatch(name)
+    if match is None or not int(match[1]) < int(match[2]) < 2**63:
+        return None
+    return int(match[1]), int(match[2])
 
 
 def parse_partition_directory(name: str) -> TopicPartition | None:

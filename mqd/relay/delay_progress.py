@@ -6,22 +6,20 @@ mark (due time, offset, end offset) says that all entries below its end offset a
 (due time, offset) in the order of time. A progress is a few marks. While records are relayed as
 soon as they are due, it is one.
 
-Invariant: end offsets ascend, and (due time, offset) descend: no mark says what another one says.
+Invariant: end offsets ascend, and (due time, offset) descend: no mark repeats another one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from struct import Struct
 from typing import Final, NamedTuple
 
 from mqd.errors import ProtocolError
 from mqd.protocol.record_reader import INT64_MAX
 from mqd.types import Offset
 
-_VERSION: Final = 0
-_MARK: Final = Struct(">qqq")
+_VERSION: Final = "0"
+_SEPARATOR: Final = ","
 
 
 class Mark(NamedTuple):
@@ -44,34 +42,38 @@ class Progress:
         )
 
     def with_mark(self, mark: Mark) -> Progress:
-        """This progress after `mark`, whose end offset is not below those of other marks."""
-        assert not self.marks or mark.end_offset >= self.marks[-1].end_offset, (self, mark)
-        reached = (mark.due_ms, mark.offset)
-        kept = [
-            one
-            for one in self.marks
-            if (one.due_ms, one.offset) > reached or one.end_offset > mark.end_offset
-        ]
-        if kept and kept[-1].end_offset == mark.end_offset:
-            return self  # that one is later in time, and says more
-        return Progress((*kept, mark))
+        """This progress and what `mark` says."""
+        reached, end = (mark.due_ms, mark.offset), mark.end_offset
+        if len(self.marks) <= 1 and all(  # nearly always
+            (one.due_ms, one.offset) <= reached and one.end_offset <= end for one in self.marks
+        ):
+            return Progress((mark,))
+        if any((one.due_ms, one.offset) >= reached and one.end_offset >= end for one in self.marks):
+            return self
+        before = [one for one in self.marks if (one.due_ms, one.offset) > reached]
+        after = [one for one in self.marks if one.end_offset > end]
+        return Progress((*before, mark, *after))
 
     def passed(self, now_ms: int, end_offset: Offset) -> Progress:
         """This progress when nothing that is due by `now_ms` is left below `end_offset`."""
         return self.with_mark(Mark(now_ms, INT64_MAX, end_offset))
 
-    def encode(self) -> bytes:
-        return bytes((_VERSION,)) + b"".join(_MARK.pack(*mark) for mark in self.marks)
+    def encode(self) -> str:
+        """As text, for a record. TIMER_PROGRESS_MARKS_MAX marks have at most 3,840 characters."""
+        marks = (_SEPARATOR.join(map(str, mark)) for mark in self.marks)
+        return " ".join((_VERSION, *marks))
 
 
-def decode_progress(data: bytes) -> Progress:
+def decode_progress(text: str) -> Progress:
     """The inverse of `encode`. Raises ProtocolError."""
-    if not data or data[0] != _VERSION or (len(data) - 1) % _MARK.size:
-        raise ProtocolError(f"a progress of version {data[:1]!r} with {len(data)} bytes")
-    marks: Iterable[Mark] = map(Mark._make, _MARK.iter_unpack(memoryview(data)[1:]))
+    version, *marks = text.split(" ")
     progress = Progress()
-    for mark in marks:
-        if progress.marks and mark.end_offset <= progress.marks[-1].end_offset:
-            raise ProtocolError(f"the end offsets of a progress do not ascend: {mark}")
-        progress = progress.with_mark(mark)
+    try:
+        for mark in marks:
+            due_ms, offset, end_offset = map(int, mark.split(_SEPARATOR))
+            progress = progress.with_mark(Mark(due_ms, offset, end_offset))
+    except ValueError:
+        raise ProtocolError(f"a progress with the text {text[:100]!r}") from None
+    if version != _VERSION or progress.encode() != text:
+        raise ProtocolError(f"a progress with the text {text[:100]!r}")
     return progress

@@ -5,41 +5,66 @@ in order of offsets, up to the last stable offset, and reports each record: `add
 tombstone, `read_to` for all others. It takes due records with `pop`, and commits the `progress()`
 of the index together with what it has done with them. Then `confirm` says so. After a failed
 commit, `rewind` makes the records pending again. After a restart or a failover, `load` gets the
-last committed progress.
+last committed progress. It must cover every progress that was confirmed.
+
+The newest entries are in memory (timer_table.py). The task of `run` writes full tables to files
+(timer_run.py), and merges files of about the same size. A file has what is known about a range of
+offsets. A load uses those that agree with the log. So memory is bounded, and a start reads only
+the last records again.
 
 Hashes of keys have 64 bits, so different keys may have the same one. `cancelled_by`, `replaced_by`
 and `latest_of` therefore return offsets of records whose key may be equal. The caller reads these
 records and compares the keys, which makes the result exact.
 
-Invariant: an entry that the committed progress does not cover is pending, or was popped and is not
-confirmed.
+Invariant (I56): an entry that the confirmed progress does not cover is in the index: pending, or
+popped and not confirmed. A progress covers only entries that were popped.
 """
 
 from __future__ import annotations
 
 import heapq
+import logging
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
+import trio
+
+from mqd.limits import TIMER_PROGRESS_MARKS_MAX, TIMER_TABLES_MAX, TIMERS_IN_MEMORY
 from mqd.relay.delay_progress import Mark, Progress
+from mqd.relay.timer_files import LogRange, TimerFolder, load_runs, merge_runs, publish, write_run
+from mqd.relay.timer_format import (
+    ENTRY,
+    NO_KEY,
+    Buckets,
+    DoneEntries,
+    Entry,
+    choose_merge,
+)
+from mqd.relay.timer_run import TimerRun
+from mqd.relay.timer_table import TimerTable
 from mqd.types import Offset
 
 if TYPE_CHECKING:
     from mqd.io.disk import Disk
 
-NO_KEY: Final = 0
-"""The key hash of a record without a key. Nothing cancels or replaces it."""
+logger = logging.getLogger(__name__)
+
+_RETRY_SECONDS: Final = 10.0
+"""After a file could not be written, the next attempt follows."""
+_POPS_PER_CHOICE: Final = 4_096
+
+__all__ = ("NO_KEY", "Entry", "TimerIndex", "TimerStatistics", "key_hash_of")
 
 
-class Entry(NamedTuple):
-    """A pending record."""
-
-    due_ms: int
-    offset: Offset
-    key_hash: int
+class TimerStatistics(NamedTuple):
+    pending: int
+    in_memory: int
+    """Entries that are in no file yet."""
+    runs: int
+    file_bytes: int
 
 
 def key_hash_of(key: bytes | None) -> int:
@@ -63,79 +88,230 @@ class TimerIndex:
         epoch_of: Callable[[Offset], int],
         *,
         keeps_keys: bool = False,
+        entries_in_memory: int = TIMERS_IN_MEMORY,
     ) -> None:
+        self._disk = disk
+        self._folder = TimerFolder(disk, directory, topic_id, partition, keeps_keys)
+        self._epoch_of = epoch_of
+        self._entries_max = entries_in_memory
         self.next_offset: Offset = 0
-        """The first offset that the index does not know yet: the caller reads the log from here."""
-        self._pending: list[Entry] = []
-        self._popped: list[Entry] = []
+        """The first offset that the index does not know yet: the caller reads the log from here.
+        After a record, it may be much higher than the next one: files have what is between.
+        """
+        self._gaps: list[tuple[Offset, Offset]] = []
+        """Ranges of offsets below the last run that no run has; the first begins at
+        `next_offset`."""
+        self._table = TimerTable(0)
+        self._sealed: list[TimerTable] = []
+        """Full tables, oldest first. They wait for their files."""
+        self._runs: list[TimerRun] = []
+        """In order of offsets."""
+        self._heads: list[tuple[bytes, int]] = []
+        """A heap: the next entry of each run, and the number of the run."""
+        self._heaps: list[list[bytes]] = []
+        """The heaps of entries in memory that may be popped."""
+        self._returned: list[bytes] = []
+        """A heap: entries that were popped before a `rewind`."""
+        self._unconfirmed: set[bytes] = set()
+        """Entries that were popped, and are not confirmed. Those of `_returned` are among them. No
+        run returns them again."""
+        self._popped_top = b""
+        """No entry above this was popped or is done."""
         self._progress = self._confirmed = Progress()
-        self._tombstones: dict[int, list[Offset]] = {}
-        self._records: dict[int, list[Offset]] = {}
+        self._done = DoneEntries(self._confirmed)
+        self._frozen: Offset | None = None
+        """If the progress has many marks: records at or above this offset wait for `passed`."""
+        self._is_merging = False
+        self._work = trio.Event()
+        self._room = trio.Event()
 
     async def load(self, progress: Progress, log_start: Offset, log_end: Offset) -> None:
         """Open what an earlier run of the node has left. The caller then reads the log from
-        `next_offset`. `log_end`: the end of what is committed.
+        `next_offset`. `log_end`: the end of what is committed. Raises OSError.
         """
         self._progress = self._confirmed = progress
-        self.next_offset = log_start
-
-    async def run(self) -> None:
-        """Write and merge files in the background, until it is cancelled. Raises StorageError."""
+        self._done = DoneEntries(progress)
+        self._popped_top = self._done.top
+        log = LogRange(log_start, log_end, self._epoch_of)
+        self._runs = await self._disk.offload(load_runs, self._folder, log, self._done)
+        self._gaps, known = [], log_start
+        for run in self._runs:
+            if run.header.start > known:
+                self._gaps.append((known, run.header.start))
+            known = run.header.end
+        self.next_offset = self._gaps[0][0] if self._gaps else known
+        self._table = TimerTable(self.next_offset)
+        self._list_sources()
 
     @property
     def has_room(self) -> bool:
         """Whether further records may be added. If not, `wait_for_room` first."""
-        return True
+        return len(self._sealed) < TIMER_TABLES_MAX
 
     async def wait_for_room(self) -> None:
         """Wait until the task of `run` has written what the memory has no room for."""
+        while not self.has_room:
+            await self._room.wait()
+
+    @property
+    def keeps_keys(self) -> bool:
+        return self._folder.keeps_keys
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether `run` has something to write or merge."""
+        return bool(self._sealed) or self._is_merging or self._choose_merge() is not None
+
+    def statistics(self) -> TimerStatistics:
+        in_memory = sum(len(one.heap) for one in (self._table, *self._sealed))
+        size = sum(run.header.size for run in self._runs)
+        return TimerStatistics(len(self), in_memory, len(self._runs), size)
 
     # -- from the log
 
     def add(self, due_ms: int, offset: Offset, key_hash: int = NO_KEY) -> None:
-        """The record at `offset` is due at `due_ms`."""
-        assert offset >= self.next_offset and due_ms >= 0, (due_ms, offset, self.next_offset)
-        self.next_offset = offset + 1
-        if key_hash:
-            self._records.setdefault(key_hash, []).append(offset)
-        if not self._confirmed.covers(due_ms, offset):
-            heapq.heappush(self._pending, Entry(due_ms, offset, key_hash))
+        """The record at `offset` is due at `due_ms`. Does nothing if the index knows it already."""
+        assert due_ms >= 0, due_ms
+        if not self._is_new(offset):
+            return
+        entry = ENTRY.pack(due_ms, offset, key_hash)
+        if not self._done.covers(entry):
+            self._table.add(entry)
+        if key_hash and self._folder.keeps_keys:
+            self._table.add_key(key_hash, offset, is_tombstone=False)
+        self.read_to(offset + 1)
 
     def cancel(self, key_hash: int, offset: Offset) -> None:
         """The record at `offset` is a tombstone. It cancels earlier records with its key."""
-        assert offset >= self.next_offset, (offset, self.next_offset)
-        self.next_offset = offset + 1
-        self._tombstones.setdefault(key_hash, []).append(offset)
-        self._records.setdefault(key_hash, []).append(offset)
+        if self._is_new(offset):
+            self._table.add_key(key_hash, offset, is_tombstone=True)
+            self.read_to(offset + 1)
 
     def read_to(self, offset: Offset) -> None:
         """No other record below `offset` belongs into the index."""
+        while self._gaps and offset >= self._gaps[0][1]:
+            self._close_gap()
         self.next_offset = max(self.next_offset, offset)
+        if self._table.is_full(self._entries_max, self.next_offset):
+            self._seal(self.next_offset)
+
+    def _is_new(self, offset: Offset) -> bool:
+        while self._gaps and offset >= self._gaps[0][1]:
+            self._close_gap()
+        return offset >= self.next_offset
+
+    def _close_gap(self) -> None:
+        """Everything up to the next run is known. Continue after that one, or after the last."""
+        _, end = self._gaps.pop(0)
+        self._seal(end)
+        following = self._gaps[0][0] if self._gaps else self._runs[-1].header.end
+        assert following > end, (following, end)
+        self.next_offset = following
+        self._table = TimerTable(following)
+        self._list_sources()
+
+    def _seal(self, end: Offset) -> None:
+        """The table has all records below `end`. Begin a new one."""
+        if end > self._table.start:
+            self._table.end = end
+            self._sealed.append(self._table)
+            self._table = TimerTable(end)
+            self._list_sources()
+            self._room = trio.Event()
+            self._work.set()
 
     # -- in the order of time
 
     def __len__(self) -> int:
         """Pending entries, with cancelled and replaced ones until they are due."""
-        return len(self._pending)
+        tables = sum(len(table.heap) for table in (self._table, *self._sealed))
+        return tables + len(self._returned) + sum(run.left for run in self._runs)
 
     def peek(self) -> Entry | None:
-        """The entry that is due first, and of these the one with the smallest offset."""
-        return self._pending[0] if self._pending else None
+        """The entry that is due first, and of these the one with the smallest offset. None also
+        while the log is read again because a file was damaged.
+        """
+        if self._gaps:
+            return None
+        first = self._heads[0][0] if self._heads else b""
+        for heap in self._heaps:
+            if heap and (heap[0] < first or not first):
+                first = heap[0]
+        return Entry._make(ENTRY.unpack(first)) if first else None
 
     def pop(self) -> Entry:
-        """Take the entry of `peek`. IndexError if there is none."""
-        entry = heapq.heappop(self._pending)
-        self._popped.append(entry)
+        """Take the entry of `peek`. IndexError if there is none. Raises StorageError if a file is
+        damaged: load a new index.
+        """
+        if self._gaps:
+            raise IndexError("the log is read again")
+        best: list[bytes] | None = None
+        first = self._heads[0][0] if self._heads else b""
+        for heap in self._heaps:
+            if heap and (heap[0] < first or not first):
+                best, first = heap, heap[0]
+        if not first:
+            raise IndexError("nothing is pending")
+        if best is not None:
+            heapq.heappop(best)
+        else:
+            self._take_from_run()
+        self._unconfirmed.add(first)
+        if first > self._popped_top:
+            self._popped_top = first
+        entry = Entry._make(ENTRY.unpack(first))
         self._progress = self._progress.with_mark(
-            Mark(entry.due_ms, entry.offset, self.next_offset)
+            Mark(entry.due_ms, entry.offset, self._known_end())
         )
+        if len(self._progress.marks) >= TIMER_PROGRESS_MARKS_MAX and self._frozen is None:
+            self._freeze()
         return entry
 
+    def _take_from_run(self) -> None:
+        _, number = self._heads[0]
+        run = self._runs[number]
+        run.take()
+        if not run.left % _POPS_PER_CHOICE:
+            self._work.set()  # so much was taken that a merge may be due
+        run.next()
+        self._skip(run)
+        if run.head:
+            heapq.heapreplace(self._heads, (run.head, number))
+        else:
+            heapq.heappop(self._heads)
+
+    def _skip(self, run: TimerRun) -> None:
+        """Step over what was popped already."""
+        while run.head and run.head <= self._popped_top:
+            if run.head not in self._unconfirmed and not self._done.covers(run.head):
+                break
+            run.next()
+
     def passed(self, now_ms: int) -> None:
-        """Nothing is due by `now_ms` any more. This keeps the progress short."""
+        """Nothing is due by `now_ms` any more, as `peek` says. This keeps the progress short.
+
+        Records that had to wait may be pending then, and due: call `peek` again.
+        """
+        if self._gaps:
+            return
         first = self.peek()
         assert first is None or first.due_ms > now_ms, (first, now_ms)
-        self._progress = self._progress.passed(now_ms, self.next_offset)
+        self._progress = self._progress.passed(now_ms, self._known_end())
+        if self._frozen is not None:
+            self._frozen = None
+            self._list_sources()
+
+    def _known_end(self) -> Offset:
+        """Entries of all records below this offset may be popped."""
+        return self.next_offset if self._frozen is None else self._frozen
+
+    def _freeze(self) -> None:
+        """Later records wait until nothing else is due. Until then, each mark replaces the one
+        before.
+        """
+        self._seal(self.next_offset)
+        self._frozen = self.next_offset
+        self._list_sources()
 
     def progress(self) -> Progress:
         """What is done if everything is that was popped so far."""
@@ -144,35 +320,195 @@ class TimerIndex:
     def confirm(self, progress: Progress) -> None:
         """An earlier result of `progress()` is committed."""
         self._confirmed = progress
-        self._popped = [one for one in self._popped if not progress.covers(one.due_ms, one.offset)]
+        self._done = DoneEntries(progress)
+        self._unconfirmed = {one for one in self._unconfirmed if not self._done.covers(one)}
+        if self._returned:
+            self._returned[:] = [one for one in self._returned if one in self._unconfirmed]
+            heapq.heapify(self._returned)
+            for mark in progress.marks:
+                self._progress = self._progress.with_mark(mark)
 
     def rewind(self) -> None:
         """A commit failed: entries that were popped and not confirmed are pending again."""
-        for entry in self._popped:
-            heapq.heappush(self._pending, entry)
-        self._popped.clear()
+        self._returned[:] = self._unconfirmed
+        heapq.heapify(self._returned)
         self._progress = self._confirmed
 
     def lowest_offset(self) -> Offset | None:
         """No entry below this offset is pending, or popped and not confirmed. The log may be
         deleted up to here. None if there is no entry.
+
+        The smallest offset of an entry may be higher, by 1/2048 of the offsets of a file.
         """
-        return min((one.offset for one in (*self._pending, *self._popped)), default=None)
+        popped = min((one[8:16] for one in self._unconfirmed), default=None)
+        lowest = None if popped is None else int.from_bytes(popped, "big")
+        run_lowest = next((run.buckets.lowest() for run in self._runs if run.left), None)
+        if run_lowest is not None and (lowest is None or run_lowest < lowest):
+            lowest = run_lowest
+        for table in (*self._sealed, self._table):  # a table of a gap is below runs
+            if lowest is None or table.start < lowest:
+                offset = table.lowest_offset()
+                if offset is not None and (lowest is None or offset < lowest):
+                    lowest = offset
+        return lowest
 
     # -- by key
 
     def cancelled_by(self, key_hash: int, offset: Offset) -> Iterator[Offset]:
         """Tombstones after `offset` that have this key hash, the newest first. If one of them has
-        the key of the record at `offset`, that record is cancelled.
+        the key of the record at `offset`, that record is cancelled. Raises StorageError.
         """
-        return (one for one in reversed(self._tombstones.get(key_hash, ())) if one > offset)
+        return self._later(key_hash, offset, tombstones_only=True)
 
     def replaced_by(self, key_hash: int, offset: Offset) -> Iterator[Offset]:
         """Records and tombstones after `offset` that have this key hash, the newest first.
-        Needs `keeps_keys`."""
-        return (one for one in reversed(self._records.get(key_hash, ())) if one > offset)
+        Needs `keeps_keys`. Raises StorageError.
+        """
+        assert self._folder.keeps_keys
+        return self._later(key_hash, offset, tombstones_only=False)
 
     def latest_of(self, key_hash: int) -> Offset | None:
-        """The newest record or tombstone with this key hash, if it is at or above
-        `lowest_offset()`. Needs `keeps_keys`."""
+        """The newest record or tombstone with this key hash, if it is not below
+        `lowest_offset()`. Needs `keeps_keys`. Raises StorageError.
+        """
         return next(self.replaced_by(key_hash, -1), None)
+
+    def _later(self, key_hash: int, offset: Offset, *, tombstones_only: bool) -> Iterator[Offset]:
+        """Each step is a search of its own: the sources may change between two of them."""
+        below: Offset | None = self.next_offset + 1
+        if self._gaps:
+            below = self._runs[-1].header.end + 1
+        while key_hash != NO_KEY and below is not None:
+            below = self._newest_key(key_hash, offset, below, tombstones_only)
+            if below is not None:
+                yield below
+
+    def _newest_key(
+        self, key_hash: int, above: Offset, below: Offset, tombstones_only: bool
+    ) -> Offset | None:
+        """The newest record between two offsets, both exclusive, with this key hash."""
+        newest: Offset | None = None
+        for table in (self._table, *reversed(self._sealed)):
+            found = table.newest_key(key_hash, below, tombstones_only)
+            if found is not None and found > above:
+                newest = max(found, newest or 0)
+        for run in reversed(self._runs):
+            if run.header.end <= max(above + 1, newest or 0):
+                break
+            if run.header.keys and run.header.start < below:
+                found = run.newest_key(key_hash, below, tombstones_only)
+                if found is not None and found > above:
+                    return found if newest is None else max(found, newest)
+        return newest
+
+    # -- files
+
+    async def run(self) -> None:
+        """Write and merge files in the background, until it is cancelled. Raises StorageError if a
+        file is damaged: load a new index.
+
+        If a file cannot be written, it is tried again later. Until then `has_room` may be false.
+        """
+        while True:
+            await self._work.wait()
+            self._work = trio.Event()
+            try:
+                await self.work()
+            except OSError as error:
+                logger.warning(
+                    "cannot write timers, trying again directory=%s retry_seconds=%d reason=%s",
+                    self._folder.path,
+                    _RETRY_SECONDS,
+                    error,
+                )
+                await trio.sleep(_RETRY_SECONDS)
+                self._work.set()
+
+    async def work(self) -> None:
+        """Write and merge all files that are due, for `run` and for tests. Raises OSError and
+        StorageError.
+        """
+        await self._write_tables()
+        while (window := self._choose_merge()) is not None:
+            await self._merge(self._runs[window])
+
+    async def _write_tables(self) -> None:
+        while self._sealed:
+            table = self._sealed[0]
+            header = self._folder.header(table.start, table.end, self._epoch_of(table.end - 1))
+            # (I56) also what is popped and not confirmed: a start must find it
+            entries = table.entries_with(self._unconfirmed)
+            run = await self._disk.offload(
+                write_run, self._folder, header, entries, list(table.keys())
+            )
+            publish(self._folder, run)  # no await from here on
+            run.left = len(table.heap)
+            run.buckets = Buckets(table.start, table.end)
+            run.buckets.add(table.offsets())
+            self._sealed.pop(0)
+            self._runs.append(run)
+            self._runs.sort(key=lambda one: one.header.start)
+            run.seek(run.start_after(self._done))
+            self._list_sources()
+            self._room.set()
+
+    def _choose_merge(self) -> slice | None:
+        """The next merge. Runs merge only with direct neighbours, and not with frozen ones."""
+        floor = self._floor()
+        sizes, left = list[int](), list[int]()
+        previous = self._runs[0].header.start if self._runs else 0
+        for run in self._runs:
+            header = run.header
+            if header.start != previous or header.end > self._known_end():
+                break
+            previous = header.end
+            sizes.append(header.entries + header.keys)
+            keys = header.keys if header.end > floor else 0
+            left.append(run.left + keys + len(self._unconfirmed))
+        return choose_merge(sizes, left)
+
+    def _floor(self) -> Offset:
+        lowest = self.lowest_offset()
+        return self.next_offset if lowest is None else lowest
+
+    async def _merge(self, runs: list[TimerRun]) -> None:
+        steps = merge_runs(self._folder, runs, self._done, self._floor())
+        self._is_merging = True
+        try:
+            while True:
+                merged = await self._disk.offload(next, steps)
+                if merged is not None:
+                    break
+                await self._write_tables()
+        finally:
+            self._is_merging = False
+            steps.close()
+        publish(self._folder, merged)  # no await until the runs are replaced
+        merged.left = sum(run.left for run in runs)
+        merged.buckets = Buckets(merged.header.start, merged.header.end)
+        for run in runs:
+            merged.buckets.add_counts(run.buckets)
+        assert sum(merged.buckets.counts) == merged.left, merged.path
+        first = self._runs.index(runs[0])
+        assert self._runs[first : first + len(runs)] == runs
+        self._runs[first : first + len(runs)] = [merged]
+        merged.seek(merged.start_after(self._done))
+        self._list_sources()
+        await self._disk.offload(self._remove, [one for one in runs if one.path != merged.path])
+
+    def _remove(self, runs: list[TimerRun]) -> None:
+        for run in runs:
+            self._disk.remove(run.path)
+
+    def _list_sources(self) -> None:
+        """The tables or runs have changed."""
+        end = self._frozen
+        tables = [one for one in (*self._sealed, self._table) if end is None or one.start < end]
+        self._heaps = [self._returned, *(table.heap for table in tables)]
+        self._heads = []
+        for number, run in enumerate(self._runs):
+            if end is None or run.header.end <= end:
+                self._skip(run)
+                if run.head:
+                    self._heads.append((run.head, number))
+        heapq.heapify(self._heads)

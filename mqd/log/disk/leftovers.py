@@ -31,6 +31,7 @@ from mqd.protocol.files import (
     FileFormatError,
     decode_partition_metadata,
     parse_segment_file_name,
+    parse_timers_file_name,
 )
 from mqd.types import Offset
 
@@ -87,6 +88,7 @@ def _is_unfinished(disk: Disk, path: Path, checkpointed: CheckpointedState) -> b
 def _is_partition_file(name: str) -> bool:
     return (
         parse_segment_file_name(name) is not None
+        or parse_timers_file_name(name) is not None
         or name in (PARTITION_METADATA, LEADER_EPOCH_CHECKPOINT, LOG_END_VOID)
         or is_first_offset_file(name)
     )

@@ -1,0 +1,64 @@
+"""The progress of a delay partition says exactly what its marks say."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from mqd.errors import ProtocolError
+from mqd.limits import TIMER_PROGRESS_MARKS_MAX
+from mqd.protocol.record_reader import INT64_MAX
+from mqd.relay.delay_progress import Mark, Progress, decode_progress
+from mqd.relay.timer_format import ENTRY, DoneEntries
+
+marks = st.builds(Mark, st.integers(0, 5), st.integers(0, 5), st.integers(0, 6))
+
+
+@settings(max_examples=50)
+@given(st.lists(marks, max_size=8))
+def test_a_progress_covers_what_its_marks_cover(given_marks: list[Mark]) -> None:
+    progress = Progress()
+    for mark in given_marks:
+        progress = progress.with_mark(mark)
+    entries = DoneEntries(progress)
+    for due in range(6):
+        for offset in range(6):
+            expected = any(
+                offset < mark.end_offset and (due, offset) <= (mark.due_ms, mark.offset)
+                for mark in given_marks
+            )
+            assert progress.covers(due, offset) == expected
+            assert entries.covers(ENTRY.pack(due, offset, 2**64 - 1)) == expected
+    ends = [mark.end_offset for mark in progress.marks]
+    reached = [(mark.due_ms, mark.offset) for mark in progress.marks]
+    assert ends == sorted(set(ends)) and reached == sorted(set(reached), reverse=True)
+    assert decode_progress(progress.encode()) == progress
+
+
+def test_what_has_passed_is_one_mark() -> None:
+    progress = Progress().with_mark(Mark(100, 5, 10)).with_mark(Mark(50, 10, 11))
+    assert len(progress.marks) == 2
+    assert progress.passed(120, 11).marks == (Mark(120, INT64_MAX, 11),)
+    # The clock was set back: what the later time covers is still done.
+    assert progress.passed(120, 11).passed(60, 12).marks == (
+        Mark(120, INT64_MAX, 11),
+        Mark(60, INT64_MAX, 12),
+    )
+
+
+def test_a_progress_fits_into_the_metadata_of_an_offset() -> None:
+    """The default of `offset.metadata.max.bytes` is 4,096."""
+    progress = Progress()
+    for number in range(TIMER_PROGRESS_MARKS_MAX):
+        mark = Mark(INT64_MAX - number, INT64_MAX, INT64_MAX - TIMER_PROGRESS_MARKS_MAX + number)
+        progress = progress.with_mark(mark)
+    assert len(progress.marks) == TIMER_PROGRESS_MARKS_MAX
+    assert len(progress.encode()) <= 4_096
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1", "0 1,2", "0 1,2,3,4", "0 a,2,3", "0 1,2,3 1,2,3", "0  1,2,3", "0 5,5,5 6,6,6"]
+)
+def test_other_texts_are_refused(text: str) -> None:
+    with pytest.raises(ProtocolError):
+        decode_progress(text)
