@@ -118,7 +118,7 @@ SHELLS = frozenset(
         *("mqd/coordinator/context.py", "mqd/coordinator/deadlines.py"),
         *("mqd/coordinator/loader.py", "mqd/coordinator/results.py"),
         *("mqd/coordinator/txn/marker_sender.py",),
-        *("mqd/relay/producer.py",),
+        *("mqd/relay/delay_relay.py", "mqd/relay/producer.py", "mqd/relay/reading.py"),
         *("mqd/replica/assignments.py",),
         *("mqd/replica/fetchers.py", "mqd/replica/isr_changes.py"),
         *("mqd/replica/offline.py", "mqd/replica/ports.py"),

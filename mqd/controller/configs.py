@@ -27,6 +27,7 @@ from mqd.config import GROUP_OPTIONS, NODE_OPTIONS, TOPIC_OPTIONS, NodeConfig, V
 from mqd.config_sources import Source
 from mqd.controller.commands import check_fits
 from mqd.controller.decision_options import DecisionOptions
+from mqd.controller.delay_topics import check_delay_configs
 from mqd.controller.image import CLIENT_METRICS, GROUP, NODE, TOPIC, MetadataImage
 from mqd.controller.metadata_version import check_client_metrics_allowed
 from mqd.controller.records import MetadataRecord, SetConfigs
@@ -261,7 +262,7 @@ def _alter(image: MetadataImage, op: AlterConfigs, resource: ResourceChanges) ->
     for change in resource.changes:
         wanted[change.name] = _wanted(image, op, key, change)
     check_overrides_fit({**present, **wanted})
-    _validate(image, op.config, kind, present, wanted)
+    _validate(image, op.config, key, present, wanted)
     changes = tuple(
         (name, value) for name, value in sorted(wanted.items()) if present.get(name) != value
     )
@@ -382,14 +383,16 @@ def _current_list(
 def _validate(
     image: MetadataImage,
     config: NodeConfig,
-    kind: str,
+    key: tuple[str, str],
     present: Mapping[str, str],
     wanted: Mapping[str, str | None],
 ) -> None:
     """Validate each value; for a topic or a group, also the relation between all its values."""
+    kind, name = key
     after = {name: value for name, value in {**present, **wanted}.items() if value is not None}
     if kind == TOPIC:
         validate_topic_configs(after)
+        check_delay_configs(image, name, present, after)
         return
     if kind == GROUP:
         validate_group_configs(after, effective_node_config(config, image, None))

@@ -25,6 +25,7 @@ from mqd.controller.assignments import (
 from mqd.controller.commands import check_fits
 from mqd.controller.configs import check_overrides_fit
 from mqd.controller.decision_options import DecisionOptions
+from mqd.controller.delay_topics import check_delay_configs
 from mqd.controller.image import MetadataImage
 from mqd.controller.placement import Load, default_replication_factor
 from mqd.controller.records import CreateTopic, MetadataRecord
@@ -186,6 +187,7 @@ def _create_topic(
             "only in '.' and '_'.",
         )
     configs = _checked_configs(topic.configs)
+    check_delay_configs(image, topic.name, None, dict(configs))
     if topic.assignments:
         replica_lists = _assigned(image, topic)
     else:

@@ -46,6 +46,8 @@ class LogConfig:
     preallocate: bool = False
     mqd_key_index: bool = False
     """Not in Kafka: a key filter for each full segment (disk/key_filter_build.py)."""
+    mqd_delay_target: str = ""
+    """Not in Kafka: not empty for a delay topic. Retention keeps its pending records."""
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> LogConfig:

@@ -98,6 +98,7 @@ class PartitionLog:
         "epochs",
         "failure",
         "inspection",
+        "kept_from",
         "log_end_offset",
         "log_start_offset",
         "opened",
@@ -147,6 +148,9 @@ class PartitionLog:
         self.end_claim = EndClaim()
         self.checkpointed_high_watermark: Offset = log_start_offset
         """A lower bound of the replica's high watermark. Retention stops there."""
+        self.kept_from: Offset = 0
+        """Retention of a delay topic removes no records from here on. Set by the relay on its
+        leader."""
         self.cleaned_to: Offset | None = None
         """The end of the compacted part. None: the log was never compacted, neither here nor at the
         leader that it was copied from."""

@@ -4,6 +4,9 @@ core.
 Only whole segments are removed, the oldest first, without gaps, and only below the high watermark.
 If the whole active segment is too old, it is rolled first and then removed
 (manager/housekeeping.py).
+
+In a delay topic, only records below `kept_from` are removed by policy: the others may be pending
+(I58). Only the leader knows; the other replicas follow its log start.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ def plan_retention(log: PartitionLog, now_ms: int) -> tuple[int, str]:
     excess = (
         log.size_bytes - config.retention_bytes if by_policy and config.retention_bytes >= 0 else -1
     )
+    kept_from = log.kept_from if config.mqd_delay_target else None
     count = 0
     reason = ""
     for segment in segments:
@@ -31,6 +35,8 @@ def plan_retention(log: PartitionLog, now_ms: int) -> tuple[int, str]:
             break
         if segment.next_offset <= log.log_start_offset and not last:
             reason = reason or "before the log start offset"
+        elif kept_from is not None and segment.next_offset > kept_from:  # (I58)
+            break
         elif (
             by_policy
             and 0 <= config.retention_ms < now_ms - segment.max_timestamp

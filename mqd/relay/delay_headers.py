@@ -8,7 +8,7 @@ these headers is due at its own time stamp, which means at once.
     mqd-deliver-at  when the record is due, since 1970
     mqd-delay       the same, after the record's time stamp; mqd-deliver-at takes precedence
     mqd-ttl         when the record expires, after its time stamp; the topic's TTL may be earlier
-    mqd-attempts    failed deliveries so far, which choose the back-off of a retry topic
+    mqd-attempts    attempts of a retry topic so far, which choose its next back-off
     mqd-cron        a schedule (cron.py): the record is relayed at each of its times. The first one
                     is after its time stamp, or not before mqd-deliver-at or mqd-delay
 """
@@ -41,8 +41,8 @@ class DelayOptions:
     message_ttl_ms: int | None = None
     """`mqd.message.ttl.ms`; None: records do not expire."""
     retry_backoff_ms: tuple[int, ...] = ()
-    """`mqd.retry.backoff`: the delay after the first failed delivery, the second, and so on. The
-    last one repeats. Empty: not a retry topic."""
+    """`mqd.retry.backoff`: the delay before the first attempt of the topic, the second, and so on.
+    Empty: not a retry topic."""
 
 
 class RecordTimes(NamedTuple):
@@ -52,7 +52,7 @@ class RecordTimes(NamedTuple):
     expires_ms: int | None
     """From then on the record is expired. None: never."""
     attempts: int
-    """Failed deliveries so far."""
+    """Attempts of a retry topic so far: 0 for a record that failed for the first time."""
     cron: Cron | None
     """The schedule of a repeating record; `due_ms` is its first time."""
 
@@ -130,7 +130,7 @@ def _first_due(
     backoff = options.retry_backoff_ms
     if not backoff:
         return timestamp_ms
-    return min(timestamp_ms + backoff[min(max(attempts, 1), len(backoff)) - 1], INT64_MAX)
+    return min(timestamp_ms + backoff[min(attempts, len(backoff) - 1)], INT64_MAX)
 
 
 def _expiry(numbers: dict[str, int], timestamp_ms: int, options: DelayOptions) -> int | None:

@@ -13,7 +13,7 @@ import trio
 from mqd.config import NodeConfig
 from mqd.controller.configs import CurrentConfig
 from mqd.controller.delta import Delta
-from mqd.controller.image import MetadataImage
+from mqd.controller.image import TOPIC, MetadataImage
 from mqd.coordinator.group import requests
 from mqd.coordinator.group.memory import Memory
 from mqd.coordinator.group.shard import GroupShard
@@ -32,6 +32,7 @@ from mqd.io.entropy import Entropy
 from mqd.log.service import LogService
 from mqd.memory_plan import MemoryPlan
 from mqd.protocol import apis
+from mqd.relay.service import RelayService
 from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
 from mqd.resource_configs import group_option
@@ -180,6 +181,16 @@ class Coordinators:
         self.calls = NodeCalls(
             node_id=node_id, node=lambda: self.node, forward=forward, create_topic=create_topic
         )
+        self.relay = RelayService(
+            replica=replica,
+            logs=logs,
+            disk=disk,
+            clock=clock,
+            entropy=entropy,
+            calls=self.calls,
+            configs_of=lambda topic: image().topic_configs(topic),
+            partitions_of=self._topics.partitions,
+        )
         self.share = ShareService(
             replica=replica,
             logs=logs,
@@ -259,6 +270,7 @@ class Coordinators:
             nursery.start_soon(self.transactions.run)
             nursery.start_soon(self.shares.run)
             nursery.start_soon(self.share.run)
+            nursery.start_soon(self.relay.run)
             nursery.start_soon(self._markers.run)
 
     def role_changed(self, partition: Partition) -> None:
@@ -267,9 +279,13 @@ class Coordinators:
         self.transactions.role_changed(partition)
         self.shares.role_changed(partition)
         self.share.role_changed(partition)
+        self.relay.role_changed(partition)
 
     def metadata_changed(self, delta: Delta, image: MetadataImage) -> None:
-        """Topics came, went or grew, or their replicas moved."""
+        """Topics came, went or grew, their replicas moved, or their configs changed."""
+        for kind, name in sorted(delta.configs_changed):
+            if kind == TOPIC:
+                self.relay.configs_changed(name)
         if self._topics.changed(delta):
             self.groups.topics_changed()
             self.transactions.topics_changed()

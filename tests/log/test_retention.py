@@ -71,3 +71,15 @@ def test_rolls_by_time_of_use() -> None:
     assert not rolls(log_of((0, 0), segment_ms=10), NOW + 100)
     log = log_of((100, 5), segment_ms=10)
     assert not rolls(log, NOW + 10) and rolls(log, NOW + 11)
+
+
+def test_retention_keeps_pending_records_of_a_delay_topic() -> None:
+    log = log_of((100, 5), (100, 5), (100, 5), retention_ms=100, mqd_delay_target="orders")
+    assert plan_retention(log, NOW)[0] == 0, "nothing is known to be done"
+    log.kept_from = 19
+    assert plan_retention(log, NOW)[0] == 1
+    log.kept_from = 30
+    assert plan_retention(log, NOW)[0] == 3
+    log.kept_from = 0
+    log.advance_log_start(20)
+    assert plan_retention(log, NOW)[0] == 2, "DeleteRecords deletes them all the same"

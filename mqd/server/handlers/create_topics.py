@@ -19,6 +19,7 @@ from mqd.resource_configs import resolve_topic_option
 from mqd.security.acls import Operation, ResourceType
 from mqd.server.authorization import is_authorized, is_authorized_for_cluster, permissions_of
 from mqd.server.context import Context
+from mqd.server.delay_access import may_relay_to
 from mqd.server.handlers.admin import log_without_effect
 from mqd.server.mutation_quotas import THROTTLED, at_counting_controller, without_throttled
 from mqd.server.portions import with_fields
@@ -61,14 +62,16 @@ def _without_denied(context: Context, request: Any) -> Slices[tuple[Any, list[di
     """The request without topics that the client may not CREATE, and a row for each of these. A
     topic that is named twice stays: the controller refuses it.
     """
-    if is_authorized_for_cluster(context, Operation.CREATE, is_logged=False):
+    if permissions_of(context) is None:
         return request, []
+    may_create = is_authorized_for_cluster(context, Operation.CREATE, is_logged=False)
     times = Counter(topic.name for topic in request.topics)
     allowed, denied = [], []
     for topic in request.topics:
         yield 1
-        if times[topic.name] > 1 or is_authorized(
-            context, Operation.CREATE, ResourceType.TOPIC, topic.name
+        if times[topic.name] > 1 or (
+            (may_create or is_authorized(context, Operation.CREATE, ResourceType.TOPIC, topic.name))
+            and may_relay_to(context, {one.name: one.value for one in topic.configs})
         ):
             allowed.append(topic)
             continue

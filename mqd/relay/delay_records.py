@@ -1,0 +1,197 @@
+"""What becomes of one record of a delay topic that is due: the record for the target or for the
+dead-letter topic, and the next occurrence of a repeating one. Pure.
+
+Key, value and time stamp stay. These headers are added, and replace earlier ones of the same name:
+
+    mqd-delay-topic, mqd-delay-partition, mqd-delay-offset   where the record waited
+    mqd-due                                                  when it was due
+    mqd-attempts, mqd-first-failure                          relayed by a retry topic
+    __dlq.errors.*                                           in a dead-letter topic (KIP-1191)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from mqd.client.partitioner import partition_for_key
+from mqd.protocol.record_reader import Record
+from mqd.relay.delay_headers import (
+    ATTEMPTS,
+    CRON,
+    DELAY,
+    DELIVER_AT,
+    BadHeader,
+    Headers,
+    RecordTimes,
+    next_occurrence,
+    times_of,
+)
+from mqd.relay.delay_topic import DelayTopic
+from mqd.types import Offset, TopicPartition
+
+FROM_TOPIC: Final = "mqd-delay-topic"
+FROM_PARTITION: Final = "mqd-delay-partition"
+FROM_OFFSET: Final = "mqd-delay-offset"
+DUE: Final = "mqd-due"
+FIRST_FAILURE: Final = "mqd-first-failure"
+ERROR: Final = "mqd-error"
+"""Why the headers of a record could not be read. It was relayed at once."""
+REPEATS: Final = "mqd-cron-since"
+"""In the next occurrence of a repeating record: the relay knew the log below this offset."""
+DLQ_TARGET: Final = "mqd-dlq-target"
+"""The topic to which `mqctl dlq redrive` writes the record."""
+DLQ_TOPIC: Final = "__dlq.errors.topic"
+DLQ_PARTITION: Final = "__dlq.errors.partition"
+DLQ_OFFSET: Final = "__dlq.errors.offset"
+DLQ_TIMESTAMP: Final = "__dlq.errors.timestamp"
+DLQ_COUNT: Final = "__dlq.errors.delivery.count"
+DLQ_MESSAGE: Final = "__dlq.errors.message"
+EXPIRED: Final = "expired"
+EXHAUSTED: Final = "no attempts left"
+
+
+class Outgoing(NamedTuple):
+    """One record to write. `partitions` of its topic decide the partition."""
+
+    topic: str
+    record: Record
+    partition: int | None = None
+    """None: by key, or that of the source."""
+
+
+class Outcome(NamedTuple):
+    """What becomes of a record that is due. `cause`: why it is not relayed; empty if it is."""
+
+    records: tuple[Outgoing, ...]
+    cause: str = ""
+
+
+def times_in(topic: DelayTopic, record: Record) -> RecordTimes | BadHeader:
+    """When the record is due. A retry topic counts its back-off only: the consumer that failed has
+    returned the record with the headers that it had."""
+    headers: Headers = record.headers
+    if topic.is_retry:
+        ignored = (DELIVER_AT, DELAY, CRON)
+        headers = [header for header in headers if header[0] not in ignored]
+    return times_of(headers, record.timestamp, topic.times)
+
+
+def due_ms_of(topic: DelayTopic, record: Record) -> int:
+    """The due time in the index: a function of the record and of configs that never change, so
+    that each leader computes the same one (I57)."""
+    times = times_in(topic, record)
+    if isinstance(times, BadHeader) or is_exhausted(topic, times):
+        return max(0, record.timestamp)
+    return times.due_ms
+
+
+def is_exhausted(topic: DelayTopic, times: RecordTimes) -> bool:
+    return topic.is_retry and times.attempts >= len(topic.times.retry_backoff_ms)
+
+
+def outcome_of(
+    topic: DelayTopic,
+    source: TopicPartition,
+    record: Record,
+    *,
+    now_ms: int,
+    next_offset: Offset,
+    refused: str = "",
+) -> Outcome:
+    """The record is due, and nothing has cancelled it. `next_offset`: the end of the known log.
+    `refused`: why the target never accepts it; empty if it may."""
+    times = times_in(topic, record)
+    if isinstance(times, BadHeader):
+        if topic.dead_letters:
+            return _dead(topic, source, record, 0, times.problem)
+        added = {**_origin(source, record, max(0, record.timestamp)), ERROR: times.problem}
+        return Outcome((_to_target(topic, record, added),), refused and "refused")
+    again: tuple[Outgoing, ...] = ()
+    if times.cron is not None:
+        following = next_occurrence(times.cron, times.due_ms, now_ms)
+        if following is not None:
+            again = (_repeated(source, record, times.due_ms, following, next_offset),)
+    cause = refused
+    if is_exhausted(topic, times):
+        cause = EXHAUSTED
+    elif times.is_expired(now_ms):
+        cause = EXPIRED
+    if cause:
+        dead = _dead(topic, source, record, times.attempts, cause)
+        return Outcome((*dead.records, *again), cause)
+    added = _origin(source, record, times.due_ms)
+    if topic.is_retry:
+        added[ATTEMPTS] = str(times.attempts + 1)
+        if not any(name == FIRST_FAILURE for name, _ in record.headers):
+            added[FIRST_FAILURE] = str(max(0, record.timestamp))
+    return Outcome((_to_target(topic, record, added), *again))
+
+
+def partition_of(outgoing: Outgoing, source: TopicPartition, partitions: int) -> int:
+    """As the default partitioner of Kafka's clients; without a key, the number of the source."""
+    if outgoing.partition is not None:
+        return outgoing.partition
+    key = outgoing.record.key
+    return source.partition % partitions if key is None else partition_for_key(key, partitions)
+
+
+def _to_target(topic: DelayTopic, record: Record, added: Mapping[str, str]) -> Outgoing:
+    return Outgoing(topic.target, _with_headers(record, added, without=(REPEATS,)))
+
+
+def _dead(
+    topic: DelayTopic, source: TopicPartition, record: Record, attempts: int, cause: str
+) -> Outcome:
+    if not topic.dead_letters:
+        return Outcome((), cause)
+    added = {
+        DLQ_TOPIC: source.topic,
+        DLQ_PARTITION: str(source.partition),
+        DLQ_OFFSET: str(record.offset),
+        DLQ_TIMESTAMP: str(record.timestamp),
+        DLQ_COUNT: str(attempts),
+        DLQ_MESSAGE: cause,
+        DLQ_TARGET: topic.target,
+    }
+    return Outcome((Outgoing(topic.dead_letters, _with_headers(record, added)),), cause)
+
+
+def _repeated(
+    source: TopicPartition, record: Record, due_ms: int, following: int, next_offset: Offset
+) -> Outgoing:
+    """The next occurrence, a record of the delay topic itself: written in the same transaction, so
+    that a schedule neither ends nor doubles with a failover."""
+    added = {DELIVER_AT: str(following), REPEATS: str(next_offset)}
+    repeated = _with_headers(record, added, without=(DELAY,))
+    return Outgoing(source.topic, repeated._replace(timestamp=due_ms), source.partition)
+
+
+def _origin(source: TopicPartition, record: Record, due_ms: int) -> dict[str, str]:
+    return {
+        FROM_TOPIC: source.topic,
+        FROM_PARTITION: str(source.partition),
+        FROM_OFFSET: str(record.offset),
+        DUE: str(due_ms),
+    }
+
+
+def _with_headers(record: Record, added: Mapping[str, str], without: Iterable[str] = ()) -> Record:
+    dropped = {*added, *without}
+    kept = [header for header in record.headers if header[0] not in dropped]
+    new = [(name, text.encode()) for name, text in added.items()]
+    return record._replace(headers=[*kept, *new])
+
+
+def repeats_since(record: Record) -> Offset | None:
+    """For the next occurrence of a repeating record: the offset in `REPEATS`."""
+    for name, content in record.headers:
+        if name == REPEATS and content is not None and content.isdigit() and len(content) < 20:
+            return int(content)
+    return None
+
+
+def size_of(record: Record) -> int:
+    """Bytes of a record, about."""
+    headers = sum(len(name) + len(content or b"") + 4 for name, content in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers + 24

@@ -1,0 +1,399 @@
+"""The relay of one led partition of a delay topic: reads its log, waits until records are due, and
+writes them to the target.
+
+The timer index has the pending records in the order of (due time, offset). A batch of due records
+and the progress that covers them are one transaction (producer.py, I54). Its progress is a
+committed offset: the first pending offset, and as metadata the topic id and the marks of
+delay_progress.py (I57).
+
+A shell: delay_records.py decides what becomes of a record. After any error, the epoch of the
+producer ends, and the next one begins with the committed progress.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import trio
+
+from mqd.client.backoff import backoff_s
+from mqd.errors import ErrorCode, MqError, ProtocolError
+from mqd.io.clock import Clock
+from mqd.io.disk import Disk
+from mqd.io.entropy import Entropy
+from mqd.limits import KIB
+from mqd.log.service import LogService
+from mqd.protocol.record_reader import Record
+from mqd.relay.delay_headers import CRON
+from mqd.relay.delay_progress import Progress as DelayProgress, decode_progress
+from mqd.relay.delay_records import (
+    Outgoing,
+    due_ms_of,
+    outcome_of,
+    partition_of,
+    repeats_since,
+    size_of,
+)
+from mqd.relay.delay_topic import DelayTopic
+from mqd.relay.names import delay_group, delay_transactional_id
+from mqd.relay.ports import Calls, Progress
+from mqd.relay.producer import RecordsRefused, RelayProducer
+from mqd.relay.reading import RecordLookup, read_chunk
+from mqd.relay.timer_index import Entry, TimerIndex, key_hash_of
+from mqd.replica.partition import Partition
+from mqd.replica.service import ReplicaService
+from mqd.replica.waiters import FetchWaiter
+from mqd.types import Offset, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+BATCH_RECORDS: Final = 500
+BATCH_BYTES: Final = 512 * KIB
+"""Records of one transaction; a larger record has one of its own."""
+WAIT_SECONDS: Final = 1.0
+"""The longest wait while records are pending: a wall clock that jumps is noticed by then."""
+_IDLE_SECONDS: Final = 60.0
+_ADDED_AT_ONCE: Final = 200
+"""Records that enter the index before other tasks have a turn."""
+_FLOOR_SECONDS: Final = 5.0
+_BEHIND_SECONDS: Final = 0.1
+
+
+class Environment(NamedTuple):
+    """What all relays of a node share."""
+
+    replica: ReplicaService
+    logs: LogService
+    disk: Disk
+    clock: Clock
+    entropy: Entropy
+    calls: Calls
+    partitions_of: Callable[[str], int]
+    """The number of partitions of a topic; 0 for none."""
+    check_clock: Callable[[], None]
+    """Logs a jump of the wall clock."""
+
+
+class DelayRelay:
+    """See the module. `run` it while the partition is led here."""
+
+    def __init__(self, env: Environment, partition: Partition, topic: DelayTopic) -> None:
+        self._env = env
+        self._partition = partition
+        self._topic = topic
+        self._place: TopicPartition = partition.assignment.topic_partition
+        self._topic_id = partition.assignment.topic_id
+        self._producer = RelayProducer(
+            transactional_id=delay_transactional_id(self._topic_id, self._place.partition),
+            group_id=delay_group(self._place.topic),
+            calls=env.calls,
+            entropy=env.entropy,
+        )
+        self._index = self._new_index()
+        self._records = RecordLookup(env.logs, env.disk, partition)
+        self._loaded: DelayProgress | None = None
+        """The committed progress that the index has."""
+        self._attempted: DelayProgress | None = None
+        """The progress of a transaction whose outcome is unknown."""
+        self._batch_max = BATCH_RECORDS
+        """1 after a batch was refused, until the record that is to blame is found."""
+        self._refused: dict[Offset, str] = {}
+        """Records that the target never accepts, and why."""
+        self._repeats: dict[Offset, Offset] = {}
+        """Pending occurrences of repeating records: what `_is_cancelled_between` reads from."""
+        self._floor_at = 0.0
+
+    def _new_index(self) -> TimerIndex:
+        log = self._partition.log
+        return TimerIndex(
+            self._env.disk,
+            log.path,
+            self._topic_id,
+            self._place.partition,
+            log.epochs.epoch_of,
+            keeps_keys=self._topic.replaces,
+        )
+
+    async def run(self) -> None:
+        """Relay until cancelled. Raises StorageError, in a group."""
+        failures = 0
+        progress = await self._begin_epoch()
+        while True:
+            async with trio.open_nursery() as nursery:
+                await self._load(progress)
+                nursery.start_soon(self._index.run)
+                while self._continues(progress):
+                    try:
+                        written = self._loaded
+                        await self._relay()
+                    except MqError as error:
+                        self._note(error)
+                    failures = failures + 1 if self._loaded == written else 0
+                    await trio.sleep(backoff_s(failures, self._env.entropy.random()))
+                    progress = await self._begin_epoch()
+                nursery.cancel_scope.cancel()
+
+    def _note(self, error: MqError) -> None:
+        if isinstance(error, RecordsRefused):
+            logger.warning(
+                "relay target refuses records partition=%s target=%s reason=%s",
+                self._place,
+                error.topic_partition,
+                error,
+            )
+            return
+        logger.info("relay begins again partition=%s reason=%s", self._place, error)
+
+    # -- progress ----------------------------------------------------------------------------------
+
+    async def _begin_epoch(self) -> DelayProgress:
+        """Fence earlier relays of this partition. Returns the committed progress."""
+        attempts = 0
+        while True:
+            try:
+                await self._producer.begin_epoch()
+                return await self._committed_progress()
+            except MqError as error:
+                self._note(error)
+            await trio.sleep(backoff_s(attempts, self._env.entropy.random()))
+            attempts += 1
+
+    async def _load(self, progress: DelayProgress) -> None:
+        """Begin an index as of this progress. `_read` fills it."""
+        partition = self._partition
+        end = max((mark.end_offset for mark in progress.marks), default=0)
+        while partition.last_stable_offset < end:
+            # A leader that just began, or one that was replaced: it lacks records (I57).
+            await self._wait_for_records(end, _BEHIND_SECONDS)
+        self._index = self._new_index()
+        self._repeats.clear()
+        await self._index.load(
+            progress, partition.log.log_start_offset, partition.last_stable_offset
+        )
+        self._loaded, self._attempted = progress, None
+
+    def _continues(self, progress: DelayProgress) -> bool:
+        """Whether the index may stay: only this relay has written since it was loaded. What was
+        popped and not committed is pending again."""
+        if progress not in (self._loaded, self._attempted):
+            return False
+        if progress == self._attempted:
+            self._index.confirm(progress)
+        self._index.rewind()
+        self._loaded, self._attempted = progress, None
+        return True
+
+    async def _committed_progress(self) -> DelayProgress:
+        found = (await self._producer.progress([self._place])).get(self._place)
+        if found is None:
+            return DelayProgress()
+        topic_id, _, encoded = found.metadata.partition(":")
+        if topic_id != self._topic_id.hex:
+            return DelayProgress()  # of an earlier topic with this name
+        try:
+            return decode_progress(encoded)
+        except ProtocolError as error:
+            raise MqError(
+                ErrorCode.INVALID_RECORD, f"the progress of {self._place} is unreadable: {error}"
+            ) from error
+
+    def _encoded(self, progress: DelayProgress) -> Progress:
+        metadata = f"{self._topic_id.hex}:{progress.encode()}"
+        return Progress(self._floor(), metadata)
+
+    def _floor(self) -> Offset:
+        """No record below this offset is needed any more (I58)."""
+        lowest = self._index.lowest_offset()
+        floor = self._index.next_offset if lowest is None else lowest
+        return min([floor, *self._repeats.values()])
+
+    # -- the loop ----------------------------------------------------------------------------------
+
+    async def _relay(self) -> None:
+        env, index = self._env, self._index
+        while True:
+            env.check_clock()
+            await trio.lowlevel.checkpoint()
+            await self._read()
+            now_ms = env.clock.wall_ms()
+            if await self._write_due(now_ms):
+                continue
+            first = index.peek()
+            if first is None or first.due_ms > now_ms:
+                index.passed(now_ms)
+            self._keep_from_floor()
+            if index.next_offset >= self._partition.last_stable_offset:
+                await self._wait()
+
+    async def _read(self) -> None:
+        """Take the next records of the log into the index."""
+        index, partition = self._index, self._partition
+        limit = partition.last_stable_offset
+        index.read_to(partition.log.log_start_offset)
+        if index.next_offset >= limit:
+            return
+        if not index.has_room:
+            await index.wait_for_room()
+        env = self._env
+        chunk = await read_chunk(env.logs, env.disk, partition, index.next_offset, limit)
+        for number, record in enumerate(chunk.records, start=1):
+            if record.offset >= index.next_offset:  # else a file of the index has it
+                self._add(record)
+            if number % _ADDED_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
+        index.read_to(chunk.next_offset)
+
+    def _add(self, record: Record) -> None:
+        key_hash = key_hash_of(record.key)
+        if record.key is not None and record.value is None:
+            self._index.cancel(key_hash, record.offset)
+            return
+        due_ms = due_ms_of(self._topic, record)
+        self._index.add(due_ms, record.offset, key_hash)
+        since = repeats_since(record)
+        if since is not None and any(name == CRON for name, _ in record.headers):
+            assert self._loaded is not None
+            if not self._loaded.covers(due_ms, record.offset):
+                self._repeats[record.offset] = since
+
+    async def _write_due(self, now_ms: int) -> bool:
+        """Relay one batch of what is due. Returns whether there was any."""
+        index = self._index
+        taken: list[Entry] = []
+        outgoing: list[Outgoing] = []
+        causes: Counter[str] = Counter()
+        size = 0
+        while len(taken) < self._batch_max and size < BATCH_BYTES:
+            first = index.peek()
+            if first is None or first.due_ms > now_ms:
+                break
+            entry = index.pop()
+            taken.append(entry)
+            record = await self._records.get(entry.offset)
+            if record is None or await self._is_cancelled(entry, record):
+                continue
+            # Never early (I57).
+            assert entry.due_ms == due_ms_of(self._topic, record) <= now_ms, (entry, record)
+            outcome = outcome_of(
+                self._topic,
+                self._place,
+                record,
+                now_ms=now_ms,
+                next_offset=index.next_offset,
+                refused=self._refused.get(entry.offset, ""),
+            )
+            if outcome.cause:
+                causes[outcome.cause] += 1
+            outgoing += outcome.records
+            size += sum(size_of(one.record) for one in outcome.records)
+        if not taken:
+            return False
+        progress = self._attempted = index.progress()
+        try:
+            await self._producer.write(
+                self._placed(outgoing), {self._place: self._encoded(progress)}
+            )
+        except RecordsRefused as error:
+            if len(taken) == 1:
+                self._refused[taken[0].offset] = f"refused by {error.topic_partition}: {error}"
+            self._batch_max = 1
+            raise
+        index.confirm(progress)
+        self._loaded, self._attempted = progress, None
+        self._batch_max = min(BATCH_RECORDS, 2 * self._batch_max)
+        for entry in taken:
+            self._repeats.pop(entry.offset, None)
+            self._refused.pop(entry.offset, None)
+        if causes:
+            logger.warning(
+                "records were not relayed partition=%s dead_letters=%s causes=%s",
+                self._place,
+                self._topic.dead_letters or "none",
+                ",".join(f"{cause!r}:{count}" for cause, count in sorted(causes.items())),
+            )
+        return True
+
+    def _placed(self, outgoing: list[Outgoing]) -> dict[TopicPartition, list[Record]]:
+        """By partition. Raises MqError if a topic does not exist."""
+        placed: defaultdict[TopicPartition, list[Record]] = defaultdict(list)
+        for one in outgoing:
+            count = self._env.partitions_of(one.topic)
+            if not count:
+                raise MqError(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    f"Topic {one.topic!r} does not exist. Create it, or change the configs of "
+                    f"{self._place.topic!r}.",
+                )
+            index = partition_of(one, self._place, count)
+            placed[TopicPartition(one.topic, index)].append(one.record)
+        return placed
+
+    # -- by key ------------------------------------------------------------------------------------
+
+    async def _is_cancelled(self, entry: Entry, record: Record) -> bool:
+        """Whether a later tombstone, or record if later ones replace, has the key."""
+        if record.key is None:
+            return False
+        index = self._index
+        later = (
+            index.replaced_by(entry.key_hash, entry.offset)
+            if self._topic.replaces
+            else index.cancelled_by(entry.key_hash, entry.offset)
+        )
+        for offset in later:
+            other = await self._records.get(offset)
+            if other is not None and other.key == record.key:
+                return True
+        since = repeats_since(record)
+        return since is not None and await self._is_cancelled_between(since, record)
+
+    async def _is_cancelled_between(self, since: Offset, record: Record) -> bool:
+        """Whether the key was cancelled while this occurrence of a schedule was on its way."""
+        offset = max(since, self._partition.log.log_start_offset)
+        env = self._env
+        while offset < record.offset:
+            chunk = await read_chunk(env.logs, env.disk, self._partition, offset, record.offset)
+            for other in chunk.records:
+                ends = other.value is None or self._topic.replaces
+                if other.key == record.key and ends and other.offset < record.offset:
+                    return True
+            offset = chunk.next_offset
+        return False
+
+    # -- waiting -----------------------------------------------------------------------------------
+
+    def _keep_from_floor(self) -> None:
+        """Let retention delete what is done."""
+        now = self._env.clock.monotonic()
+        if now >= self._floor_at:
+            self._floor_at = now + _FLOOR_SECONDS
+            self._partition.log.kept_from = self._floor()
+
+    async def _wait(self) -> None:
+        """Until the next record is due, or new records are committed."""
+        env, first = self._env, self._index.peek()
+        seconds = _IDLE_SECONDS
+        if first is not None:
+            until_due_s = (first.due_ms - env.clock.wall_ms()) / 1000
+            seconds = max(0.0, min(WAIT_SECONDS, until_due_s))
+        await self._wait_for_records(self._index.next_offset, seconds)
+
+    async def _wait_for_records(self, offset: Offset, seconds: float) -> None:
+        """Until the last stable offset has passed `offset`, for so long at most."""
+        partition = self._partition
+        if partition.plan_stable_offset() > offset or not seconds:
+            return
+        woken = trio.Event()
+        deadline = self._env.clock.monotonic() + seconds
+        waiter = FetchWaiter(woken.set, 1, deadline, read_committed=True)
+        self._env.replica.park_fetch(waiter, [partition])
+        try:
+            with trio.move_on_after(seconds):
+                await woken.wait()
+        finally:
+            if not waiter.freed:
+                waiter.freed = True
+                waiter.leave()

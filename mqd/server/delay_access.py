@@ -1,0 +1,20 @@
+"""Who may make a delay topic: it writes to other topics, so the client that sets its configs needs
+WRITE on these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mqd.controller.delay_topics import topics_named_in
+from mqd.security.acls import Operation, ResourceType
+from mqd.server.authorization import is_authorized
+from mqd.server.context import Context
+
+
+def may_relay_to(context: Context, configs: Mapping[str, str | None]) -> bool:
+    """Whether the client may WRITE to each topic that these configs name."""
+    return all(
+        is_authorized(context, Operation.WRITE, ResourceType.TOPIC, name)
+        for name in topics_named_in(configs)
+    )

@@ -1,0 +1,153 @@
+"""What becomes of a record of a delay topic that is due."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mqd.client.partitioner import partition_for_key
+from mqd.protocol.record_reader import Record
+from mqd.relay.delay_records import (
+    EXHAUSTED,
+    EXPIRED,
+    Outcome,
+    due_ms_of,
+    outcome_of,
+    partition_of,
+    repeats_since,
+)
+from mqd.relay.delay_topic import DelayTopic, parse_backoff
+from mqd.types import TopicPartition
+
+SOURCE = TopicPartition("orders.delay", 2)
+DELAY = DelayTopic("orders")
+
+
+def topic(**configs: str) -> DelayTopic:
+    dotted = {name.replace("_", "."): value for name, value in configs.items()}
+    found = DelayTopic.of({"mqd.delay.target": "orders", **dotted})
+    assert found is not None
+    return found
+
+
+RETRY = topic(mqd_retry_backoff="1s,10s", mqd_dlq_topic="orders.dlq")
+
+
+def record(*, timestamp: int = 1_000, **headers: str) -> Record:
+    rows = [(name.replace("_", "-"), value.encode()) for name, value in headers.items()]
+    return Record(7, timestamp, b"k", b"v", rows)
+
+
+def outcome(of: DelayTopic, one: Record, now_ms: int = 10**9, **more: Any) -> Outcome:
+    return outcome_of(of, SOURCE, one, now_ms=now_ms, next_offset=9, **more)
+
+
+def headers(one: Outcome, index: int = 0) -> dict[str, str]:
+    return {name: (value or b"").decode() for name, value in one.records[index].record.headers}
+
+
+def test_a_relayed_record_is_unchanged_but_for_headers() -> None:
+    one = record(mqd_delay="500", other="x", mqd_due="old")
+    assert due_ms_of(DELAY, one) == 1_500
+    found = outcome(DELAY, one)
+    [sent] = found.records
+    assert (sent.topic, sent.partition, found.cause) == ("orders", None, "")
+    assert sent.record[1:4] == one[1:4]
+    assert headers(found) == {
+        "mqd-delay": "500",
+        "other": "x",
+        "mqd-delay-topic": "orders.delay",
+        "mqd-delay-partition": "2",
+        "mqd-delay-offset": "7",
+        "mqd-due": "1500",
+    }
+
+
+def test_the_partition_is_that_of_the_key_or_of_the_source() -> None:
+    [sent] = outcome(DELAY, record()).records
+    assert partition_of(sent, SOURCE, 12) == partition_for_key(b"k", 12)
+    keyless = sent._replace(record=sent.record._replace(key=None))
+    assert [partition_of(keyless, SOURCE, count) for count in (1, 2, 3)] == [0, 0, 2]
+
+
+def test_a_schedule_continues_in_the_delay_topic() -> None:
+    one = record(timestamp=0, mqd_cron="* * * * *", mqd_delay="1")
+    due_ms = due_ms_of(DELAY, one)
+    assert due_ms == 60_000
+    found = outcome(DELAY, one, now_ms=60_001)
+    _, again = found.records
+    assert (again.topic, again.partition) == SOURCE
+    assert headers(found, 1)["mqd-deliver-at"] == "120000" and "mqd-delay" not in headers(found, 1)
+    assert repeats_since(again.record) == 9
+    assert due_ms_of(DELAY, again.record) == 120_000
+    assert "mqd-cron-since" not in headers(outcome(DELAY, again.record))
+
+
+def test_at_most_one_occurrence_is_late() -> None:
+    found = outcome(DELAY, record(timestamp=0, mqd_cron="* * * * *"), now_ms=600_500)
+    assert headers(found, 1)["mqd-deliver-at"] == "660000"
+
+
+def test_a_retry_topic_counts_attempts_and_its_own_delays() -> None:
+    """Other headers are those that the record had before it failed."""
+    first = record(mqd_deliver_at="1", mqd_cron="* * * * *")
+    assert due_ms_of(RETRY, first) == 2_000
+    found = outcome(RETRY, first)
+    assert headers(found)["mqd-attempts"] == "1"
+    assert headers(found)["mqd-first-failure"] == "1000"
+    second = record(timestamp=5_000, mqd_attempts="1", mqd_first_failure="1000")
+    assert due_ms_of(RETRY, second) == 15_000
+    found = outcome(RETRY, second)
+    assert headers(found)["mqd-attempts"] == "2" and len(found.records) == 1
+    assert headers(found)["mqd-first-failure"] == "1000"
+
+
+def test_after_the_last_delay_a_record_is_a_dead_letter_at_once() -> None:
+    last = record(timestamp=5_000, mqd_attempts="2")
+    assert due_ms_of(RETRY, last) == 5_000
+    found = outcome(RETRY, last)
+    assert (found.cause, found.records[0].topic) == (EXHAUSTED, "orders.dlq")
+    assert headers(found) == {
+        "mqd-attempts": "2",
+        "__dlq.errors.topic": "orders.delay",
+        "__dlq.errors.partition": "2",
+        "__dlq.errors.offset": "7",
+        "__dlq.errors.timestamp": "5000",
+        "__dlq.errors.delivery.count": "2",
+        "__dlq.errors.message": EXHAUSTED,
+        "mqd-dlq-target": "orders",
+    }
+
+
+def test_an_expired_record_is_a_dead_letter_or_dropped() -> None:
+    one = record(mqd_delay="500", mqd_ttl="600")
+    assert outcome(DELAY, one, now_ms=1_599).cause == ""
+    assert outcome(DELAY, one, now_ms=1_600) == Outcome((), EXPIRED)
+    of = topic(mqd_message_ttl_ms="400", mqd_dlq_topic="dead")
+    assert outcome(of, one, now_ms=1_500).records[0].topic == "dead"
+
+
+def test_a_record_with_bad_headers_is_relayed_at_once_and_says_so() -> None:
+    one = record(mqd_delay="soon")
+    assert due_ms_of(DELAY, one) == 1_000
+    found = outcome(DELAY, one)
+    assert found.records[0].topic == "orders" and "'mqd-delay'" in headers(found)["mqd-error"]
+    dead = outcome(topic(mqd_dlq_topic="dead"), one)
+    assert dead.records[0].topic == "dead"
+    assert "'mqd-delay'" in headers(dead)["__dlq.errors.message"]
+
+
+def test_a_record_that_the_target_refuses() -> None:
+    assert outcome(DELAY, record(), refused="too large") == Outcome((), "too large")
+    assert outcome(RETRY, record(), refused="too large").records[0].topic == "orders.dlq"
+
+
+def test_configs() -> None:
+    assert DelayTopic.of({"mqd.dlq.topic": "x"}) is None
+    found = topic(mqd_delay_replace="TRUE", mqd_message_ttl_ms="5")
+    assert found.replaces and found.times.message_ttl_ms == 5 and not found.is_retry
+    assert parse_backoff("500ms, 1s,2m,3h,1d") == (500, 1_000, 120_000, 10_800_000, 86_400_000)
+    for wrong in ("1", "s", "1s,,2s", "-1s", "1w", "999999999d", ",".join(["1s"] * 33)):
+        with pytest.raises(ValueError):
+            parse_backoff(wrong)

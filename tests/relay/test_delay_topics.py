@@ -1,0 +1,160 @@
+"""Delay topics in a cluster: each record reaches its target once, not early, and unless it was
+cancelled, while nodes fail.
+"""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from mqd.client import ClusterClient, Record, open_consumer, open_producer
+from mqd.client.admin import Admin
+from mqd.testing import Cluster, run, simulated
+from mqd.types import TopicPartition
+from tests.seeds import seeds
+
+TARGET = TopicPartition("orders", 0)
+DEAD = TopicPartition("orders.dlq", 0)
+
+
+async def make_topics(client: ClusterClient, replicas: int, **configs: str) -> None:
+    dotted = {key.replace("_", "."): value for key, value in configs.items()}
+    admin = Admin(client)
+    await admin.create_topic("orders", 1, replicas)
+    await admin.create_topic("orders.dlq", 1, replicas)
+    await admin.create_topic("orders.delay", 1, replicas, {"mqd.delay.target": "orders", **dotted})
+    await trio.sleep(1)
+
+
+async def arrived(client: ClusterClient, place: TopicPartition, count: int) -> list[Record]:
+    """The first `count` committed records."""
+    found: list[Record] = []
+    async with open_consumer(client, {place: "beginning"}, read_committed=True) as consumer:
+        async for batch in consumer:
+            found += batch.records
+            if len(found) >= count:
+                break
+    return found
+
+
+def header(record: Record, name: str) -> int:
+    return int(dict(record.headers)[name] or b"-1")
+
+
+@simulated(seed=4)
+async def test_records_leave_in_the_order_of_time_unless_they_are_cancelled() -> None:
+    async with Cluster(nodes=1) as cluster:
+        client = await cluster.client()
+        await make_topics(client, 1, mqd_dlq_topic="orders.dlq")
+        async with open_producer(client) as producer:
+            for number, delay_ms in enumerate((3_000, 1_000, 2_000, 2_500, 0)):
+                headers = [("mqd-delay", b"%d" % delay_ms)]
+                key = b"k%d" % number
+                await producer.send("orders.delay", b"v", key=key, headers=headers)
+            await producer.send("orders.delay", None, key=b"k3")
+            expired = [("mqd-delay", b"1500"), ("mqd-ttl", b"1000")]
+            await producer.send("orders.delay", b"late", headers=expired)
+        with trio.fail_after(30):
+            found = await arrived(client, TARGET, 4)
+            [dead] = await arrived(client, DEAD, 1)
+        assert [record.key for record in found] == [b"k4", b"k1", b"k2", b"k0"]
+        assert dead.value == b"late"
+        assert dict(dead.headers)["__dlq.errors.message"] == b"expired"
+
+
+@simulated(seed=5)
+async def test_a_schedule_repeats_until_its_key_is_deleted() -> None:
+    async with Cluster(nodes=1) as cluster:
+        client = await cluster.client()
+        await make_topics(client, 1)
+        async with open_producer(client) as producer:
+            cron = [("mqd-cron", b"* * * * *")]
+            await producer.send("orders.delay", b"tick", key=b"clock", headers=cron)
+            with trio.fail_after(300):
+                found = await arrived(client, TARGET, 3)
+            await producer.send("orders.delay", None, key=b"clock")
+            await producer.send("orders.delay", b"end", headers=[("mqd-delay", b"130000")])
+            with trio.fail_after(300):
+                found = await arrived(client, TARGET, 4)
+        assert [record.value for record in found] == [b"tick"] * 3 + [b"end"]
+        first = header(found[0], "mqd-due")
+        assert [header(one, "mqd-due") - first for one in found[:3]] == [0, 60_000, 120_000]
+
+
+@simulated(seed=6)
+async def test_a_retry_topic_ends_in_dead_letters() -> None:
+    async with Cluster(nodes=1) as cluster:
+        client = await cluster.client()
+        await make_topics(client, 1)
+        configs = {
+            "mqd.delay.target": "orders",
+            "mqd.dlq.topic": "orders.dlq",
+            "mqd.retry.backoff": "1s,5s",
+            "message.timestamp.type": "LogAppendTime",
+        }
+        await Admin(client).create_topic("orders.retry", 1, 1, configs)
+        async with open_producer(client) as producer:
+            await producer.send("orders.retry", b"v", key=b"k")
+            with trio.fail_after(60):
+                for attempt in (1, 2):
+                    failed = (await arrived(client, TARGET, attempt))[-1]
+                    assert header(failed, "mqd-attempts") == attempt
+                    await producer.send(
+                        "orders.retry", failed.value, key=failed.key, headers=failed.headers
+                    )
+                [dead] = await arrived(client, DEAD, 1)
+        assert header(dead, "__dlq.errors.delivery.count") == 2
+        assert header(dead, "mqd-first-failure") <= failed.timestamp
+
+
+async def exactly_once() -> None:
+    async with Cluster(nodes=3) as cluster:
+        client = await cluster.client()
+        await make_topics(client, 3)
+        chance = cluster.world.random("delay")
+        count = 40
+
+        async def faults() -> None:
+            while True:
+                await trio.sleep(chance.uniform(0.5, 4))
+                node = cluster.nodes[chance.randrange(3) + 1]
+                match chance.choice(["kill", "pause", "cut off", "stop"]):
+                    case "kill":
+                        node.kill()
+                    case "stop":
+                        await node.stop()
+                    case "pause":
+                        node.pause(chance.uniform(1, 12))
+                    case "cut off":
+                        cluster.network.isolate(node.id)
+                await trio.sleep(chance.uniform(0.5, 10))
+                cluster.network.heal()
+                node.resume()
+                await node.start()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(faults)
+            async with open_producer(client, delivery_timeout_s=120) as producer:
+                for number in range(count):
+                    delay = b"%d" % chance.randrange(8_000)
+                    headers = [("mqd-delay", delay)]
+                    await producer.send("orders.delay", b"%d" % number, headers=headers)
+                    await trio.sleep(chance.uniform(0, 0.5))
+            await trio.sleep(10)
+            nursery.cancel_scope.cancel()
+        cluster.network.heal()
+        for node in cluster.nodes.values():
+            node.resume()
+            await node.start()
+        with trio.fail_after(120):
+            await arrived(client, TARGET, count)
+        await trio.sleep(15)
+        found = await arrived(client, TARGET, count)
+        assert sorted(int(one.value or b"-1") for one in found) == [*range(count)]
+        for one in found:
+            assert header(one, "mqd-due") == one.timestamp + header(one, "mqd-delay")
+
+
+@pytest.mark.parametrize("seed", seeds(1, range(20)))
+def test_each_record_arrives_once_whatever_fails(seed: int) -> None:
+    run(exactly_once, seed=seed)
