@@ -240,6 +240,7 @@ class Daemon:
             directories=directories or [self.data.path / "logs"],
             on_durable=lambda log: self.replica.on_durable(log),
             on_log_start_moved=lambda log: self.replica.on_log_start_moved(log),
+            high_watermark_of=lambda log: self.replica.high_watermark_of(log),
             on_directory_failed=self._on_directory_failed,
             new_meta_properties=lambda: MetaProperties(
                 self.peers.cluster_id, self.me.id, seams.entropy.uuid()
@@ -248,6 +249,7 @@ class Daemon:
             producer_id_expiration_ms=config.integer("producer.id.expiration.ms"),
             producers_max=self.memory_plan.producers // PRODUCER_BYTES,
             descriptors=descriptors_for_logs,
+            memory_bytes_max=self.memory_plan.topics,
             checkpoint_seconds=config.integer("log.flush.offset.checkpoint.interval.ms") / 1000,
             unsynced_survived=self.data.machine_ran_on(),
             survival_proven=self.data.may_vouch(),

@@ -1,8 +1,9 @@
 """How the memory of the machine is divided: one share for each kind of state. Pure.
 
-Connections and the four kinds of state have five eighths of the memory together, unless options say
-otherwise. The metadata of the cluster is counted too, but its bound has no share: it must be the
-same on all nodes. Batches that the broker decompresses have a fixed bound (server/batch_work.py).
+Connections, the four kinds of state and topics in memory have eleven sixteenths of the memory
+together, unless options say otherwise. The metadata of the cluster is counted too, but its bound
+has no share: it must be the same on all nodes. Batches that the broker decompresses have a fixed
+bound (server/batch_work.py).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Final, NamedTuple
 from mqd.limits import INSPECTED_BYTES_LARGEST, MIB
 
 SHARE_BYTES_MIN: Final = 16 * MIB
-"""No share is smaller by default. Five of these fit into three quarters of 107 MiB."""
+"""No share is smaller by default. Six of these fit into seven eighths of 110 MiB."""
 MEMBERS_BYTES_MAX: Final = 512 * MIB
 """The share of group members is no larger by default."""
 
@@ -28,6 +29,7 @@ class MemoryPlan(NamedTuple):
     members: int
     transactions: int
     producers: int
+    topics: int
     metadata: int
     batches: int = 2 * INSPECTED_BYTES_LARGEST
 
@@ -49,6 +51,7 @@ class MemoryPlan(NamedTuple):
             members=members,
             transactions=share("transaction.coordinator.memory.bytes", 16),
             producers=share("producer.state.memory.bytes", 16),
+            topics=share("memory.topics.max.bytes", 16),
             metadata=metadata,
         )
 

@@ -33,6 +33,7 @@ from mqd.options import (
     Status,
     Value,
 )
+from mqd.types import IN_MEMORY, STORAGE
 
 DOUBLE_MAX: Final = 1.7976931348623157e308
 MINUTE_MS: Final = 60_000
@@ -1392,6 +1393,15 @@ _TABLE: Final = (
         "Memory bound for requests and responses of clients; not set: a quarter of the "
         "node's memory",
         minimum=1 << 18,
+    ),
+    _node(
+        "memory.topics.max.bytes",
+        LONG,
+        None,
+        DONE,
+        "Memory bound for all logs of topics with mqd.storage=memory; not set: a sixteenth of the "
+        "node's memory",
+        minimum=1 << 20,
     ),
     _node(
         "message.max.bytes",
@@ -2852,6 +2862,23 @@ _TABLE: Final = (
         DONE,
         "Keep a filter of the keys of each full segment, so that lookups by key read little of the "
         "log (not in Kafka)",
+    ),
+    _topic(
+        "mqd.memory.max.bytes",
+        LONG,
+        64 << 20,
+        DONE,
+        "Maximum size of a partition with mqd.storage=memory; its oldest records leave first",
+        minimum=1 << 16,
+    ),
+    _topic(
+        STORAGE,
+        STRING,
+        "disk",
+        DONE,
+        "Where the records are: disk, or memory: a node that restarts loses its copy. Only a new "
+        "topic can set it",
+        valid=("disk", IN_MEMORY),
     ),
     _topic(
         "preallocate",

@@ -15,6 +15,7 @@ from mqd.config_sources import Source
 from mqd.errors import ErrorCode, MqError
 from mqd.option_table import GROUP_OPTIONS, NODE_OPTIONS, TOPIC_OPTIONS
 from mqd.options import Option, Status, Value, nearest
+from mqd.types import IN_MEMORY, STORAGE
 
 
 def topic_options(config: NodeConfig, overrides: Mapping[str, str]) -> dict[str, Value]:
@@ -103,7 +104,41 @@ def validate_topic_configs(overrides: Mapping[str, str | None]) -> dict[str, Val
             f"min.compaction.lag.ms ({lag_min}) must be less than or equal to "
             f"max.compaction.lag.ms ({lag_max})",
         )
+    if values.get(STORAGE) == IN_MEMORY:
+        _check_in_memory(values)
     return values
+
+
+def _check_in_memory(values: Mapping[str, Value]) -> None:
+    """Refuse configs that a topic in memory cannot fulfil."""
+    if "compact" in (values.get("cleanup.policy") or ()):  # type: ignore[operator]
+        raise MqError(
+            ErrorCode.INVALID_CONFIG,
+            "A topic with mqd.storage=memory cannot be compacted: its oldest records leave when it "
+            "is full. Set cleanup.policy=delete",
+        )
+    if values.get("flush.before.ack"):
+        raise MqError(
+            ErrorCode.INVALID_CONFIG,
+            "A topic with mqd.storage=memory cannot have flush.before.ack=true: nothing of it is "
+            "on a disk",
+        )
+
+
+def check_fixed_configs(before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Refuse the change of a config that only a new topic can set. Raises MqError
+    INVALID_CONFIG.
+    """
+    option = TOPIC_OPTIONS[STORAGE]
+    old, new = (
+        option.parse(configs[STORAGE]) if STORAGE in configs else option.default
+        for configs in (before, after)
+    )
+    if old != new:
+        raise MqError(
+            ErrorCode.INVALID_CONFIG,
+            f"{STORAGE} is {old} and cannot be changed: create another topic with {STORAGE}={new}",
+        )
 
 
 def without_effect(options: Mapping[str, Option], overrides: Mapping[str, str]) -> str | None:

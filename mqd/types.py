@@ -29,6 +29,10 @@ SHARE_STATE_TOPIC = "__share_group_state"
 INTERNAL_TOPICS = frozenset({GROUPS_TOPIC, TRANSACTIONS_TOPIC, SHARE_STATE_TOPIC})
 """Kafka's internal topics: the cluster writes them, clients do not."""
 
+STORAGE = "mqd.storage"
+IN_MEMORY = "memory"
+"""The value of the topic config `mqd.storage` for records that no node writes to its disk."""
+
 NO_NODE = NodeId(-1)
 NO_EPOCH = -1
 NO_OFFSET = -1

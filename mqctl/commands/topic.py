@@ -26,6 +26,8 @@ from mqctl.outcomes import finish, is_pattern, without_match
 from mqd.errors import some_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from mqd.client.cluster import ClusterClient
     from mqd.client.descriptions import ConfigEntry
     from mqd.client.metadata import TopicInfo
@@ -241,6 +243,13 @@ def describe(settings: Settings, names: tuple[str, ...]) -> None:
     finish(results)
 
 
+def _storage(entries: Iterable[ConfigEntry]) -> dict[str, str]:
+    """Whether the records are in memory. Empty for a topic on disk."""
+    if any((entry.name, entry.value) == ("mqd.storage", "memory") for entry in entries):
+        return {"storage": "memory: a node that restarts loses its copy"}
+    return {}
+
+
 async def _describe(
     client: ClusterClient, settings: Settings, names: tuple[str, ...]
 ) -> dict[str, Any]:
@@ -278,6 +287,7 @@ async def _describe(
             "topic_id": str(each.topic_id) if each.topic_id.int else None,
             "internal": each.internal,
             "replication_factor": each.replication_factor,
+            **_storage(() if isinstance(entries, ClientError) else entries),
             **shown_configs(changed, settings),
             "partitions": [
                 {

@@ -46,6 +46,7 @@ from mqd.limits import (
 )
 from mqd.options import OptionType, Status, nearest
 from mqd.resource_configs import (
+    check_fixed_configs,
     resolve_topic_option,
     validate_group_configs,
     validate_topic_configs,
@@ -393,6 +394,7 @@ def _validate(
     if kind == TOPIC:
         validate_topic_configs(after)
         check_delay_configs(image, name, present, after)
+        check_fixed_configs(present, after)
         return
     if kind == GROUP:
         validate_group_configs(after, effective_node_config(config, image, None))

@@ -36,7 +36,7 @@ from mqd.errors import ErrorCode, MqError
 from mqd.limits import CONFIG_CHANGES_MAX, CREATED_TOPICS_MAX, PARTITIONS_PER_REQUEST_MAX
 from mqd.resource_configs import validate_topic_configs, without_effect
 from mqd.topic_names import RESERVED_TOPIC, validate_topic_name
-from mqd.types import ZERO_UUID, NodeId
+from mqd.types import IN_MEMORY, INTERNAL_TOPICS, STORAGE, ZERO_UUID, NodeId
 
 USE_DEFAULT = -1
 """Requests `num.partitions` or `default.replication.factor`."""
@@ -188,6 +188,11 @@ def _create_topic(
         )
     configs = _checked_configs(topic.configs)
     check_delay_configs(image, topic.name, None, dict(configs))
+    if topic.name in INTERNAL_TOPICS and dict(configs).get(STORAGE, "").strip() == IN_MEMORY:
+        raise MqError(
+            ErrorCode.INVALID_CONFIG,
+            f"The internal topic {topic.name!r} cannot have {STORAGE}={IN_MEMORY}.",
+        )
     if topic.assignments:
         replica_lists = _assigned(image, topic)
     else:

@@ -22,7 +22,7 @@ from mqd.security.acls import Acl
 from mqd.security.quotas import QuotaEntity
 from mqd.security.scram_credentials import ScramCredential, ScramMechanism
 from mqd.security.scram_shapes import ScramShapes
-from mqd.types import INTERNAL_TOPICS, NO_EPOCH, NodeId
+from mqd.types import IN_MEMORY, INTERNAL_TOPICS, NO_EPOCH, STORAGE, NodeId
 
 TOPIC: Final = "topic"
 NODE: Final = "node"
@@ -152,6 +152,11 @@ class MetadataImage:
     def topic_configs(self, topic: str) -> dict[str, str]:
         """The overrides of a topic: option name to value as text."""
         return self.configs.get((TOPIC, topic), {})
+
+    def is_in_memory(self, topic: str) -> bool:
+        """Whether the topic has `mqd.storage=memory`."""
+        configs = self.configs.get((TOPIC, topic))
+        return configs is not None and configs.get(STORAGE, "").strip() == IN_MEMORY
 
     def group_configs(self, group_id: str) -> dict[str, str]:
         """The overrides of a consumer group (KIP-848), which need not exist."""

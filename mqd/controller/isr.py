@@ -322,13 +322,16 @@ def decide_report_offline(
         topic = image.topics_by_id[topic_id]
         min_insync_replicas = options.min_insync_replicas_of(image, topic.name)
         unclean = options.allows_unclean_election(image, topic.name)
+        in_memory = image.is_in_memory(topic.name)
         updates = []
         for index in sorted(indexes):
+            with_log = without_lost_replicas(image, topic, index, may_lead)
             conditions = ElectionConditions(
-                without_lost_replicas(image, topic, index, may_lead) - {op.node_id},
+                with_log - {op.node_id},
                 min_insync_replicas,
                 lost_replicas=(op.node_id,),
                 unclean=unclean,
+                may_begin_empty=may_lead - with_log - {op.node_id} if in_memory else (),
             )
             update = next_partition_state(topic.partitions[index], conditions)
             # Also if nothing else changes, raise the partition epoch: earlier proposals of the

@@ -6,6 +6,9 @@ member that leaves it joins the ELR. The high watermark has not moved since then
 has every committed record and may lead (I21). The ELR is cleared as soon as enough replicas are in
 sync again. If ISR and ELR are empty, only the last leader may lead, once it is alive. Any other
 replica leads only if the topic allows unclean elections, or an operator requests one.
+
+A partition in memory is lost with the processes of its in-sync and eligible replicas. As soon as
+all of them have reported that, one of them leads again, with an empty log (I60).
 """
 
 from __future__ import annotations
@@ -31,6 +34,9 @@ class ElectionConditions:
     """Elect any replica rather than none."""
     preferred: bool = False
     """Elect the first replica if it is in sync."""
+    may_begin_empty: Collection[NodeId] = ()
+    """Live replicas that have lost the records of a partition in memory. If no other replica may
+    have them, one of these begins an empty log (I60)."""
 
 
 def next_partition_state(
@@ -91,6 +97,12 @@ def elect(
             and last_known_elr[0] in replicas
         ):
             leader = last_known_elr[0]
+        elif not elr and conditions.may_begin_empty:
+            # Every replica that was in sync or eligible has reported the loss.
+            for node_id in replicas:
+                if node_id in conditions.may_begin_empty and node_id not in before.adding:
+                    leader = node_id
+                    break
         elif conditions.unclean:
             oldest_first = sorted(replicas, key=before.adding.__contains__)
             leader = next((node_id for node_id in oldest_first if node_id in may_lead), NO_NODE)

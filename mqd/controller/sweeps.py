@@ -52,15 +52,18 @@ def sweep(
             continue
         min_insync_replicas = options.min_insync_replicas_of(image, topic.name)
         unclean = options.allows_unclean_election(image, topic.name)
+        in_memory = image.is_in_memory(topic.name)
         updates: list[PartitionUpdate] = []
         for index in affected:
+            with_log = without_lost_replicas(image, topic, index, may_lead)
             update = next_partition_state(
                 topic.partitions[index],
                 ElectionConditions(
-                    without_lost_replicas(image, topic, index, may_lead),
+                    with_log,
                     min_insync_replicas,
                     lost_replicas,
                     unclean,
+                    may_begin_empty=may_lead - with_log if in_memory else (),
                 ),
             )
             if update is None:

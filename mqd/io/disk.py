@@ -73,7 +73,8 @@ class File(Protocol):
         ...
 
     def fileno(self) -> int:
-        """The descriptor, for sendfile. A simulated file raises OSError."""
+        """The descriptor, for sendfile; negative for a file in memory. A simulated file raises
+        OSError."""
         ...
 
     def close(self) -> None: ...

@@ -39,6 +39,8 @@ _ACCEPT_LATER = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOM
 """Temporary overload: accept again after a pause. Every other error of accept is raised."""
 _ACCEPT_LATER_SECONDS = 0.1
 _ACCEPTED_IN_A_ROW = 64
+_COPIED_BYTES_MAX = 1 << 18
+"""Bytes of a file in memory for one call of send."""
 """Connections accepted before other tasks run. On a busy server each turn of the loop is long, so
 clients would otherwise wait long for their accept.
 """
@@ -214,7 +216,12 @@ class OsSocket:
         return self._socket.send(data, socket.MSG_MORE)
 
     def send_file(self, file: File, position: int, size: int) -> int:
-        sent = os.sendfile(self._descriptor, file.fileno(), position, size)
+        descriptor = file.fileno()
+        if descriptor >= 0:
+            sent = os.sendfile(self._descriptor, descriptor, position, size)
+        else:  # a file in memory; empty if it was removed
+            data = file.read_at(position, min(size, _COPIED_BYTES_MAX))
+            sent = self._socket.send(data) if data else 0
         if sent == 0:  # the file is shorter than the response needs
             raise OSError(errno.EIO, f"{file.path} ends before position {position + size}")
         return sent

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from mqd.limits import BATCH_BYTES_MAX
+from mqd.types import IN_MEMORY, STORAGE
 
 FOREVER_MS: Final = 2**63 - 1
 """Kafka's Long.MAX_VALUE: an interval that does not end."""
@@ -48,6 +49,9 @@ class LogConfig:
     """Not in Kafka: a key filter for each full segment (disk/key_filter_build.py)."""
     mqd_delay_target: str = ""
     """Not in Kafka: not empty for a delay topic. Retention keeps its pending records."""
+    memory_bytes: int = 0
+    """Not in Kafka: the log is in memory (`mqd.storage=memory`), and this is its maximum size.
+    0: it is on disk."""
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> LogConfig:
@@ -63,4 +67,14 @@ class LogConfig:
             values["cleanup_policy"] = frozenset(name.strip() for name in names if name.strip())
         if values.get("flush_messages") == 1:
             values["flush_before_ack"] = True
+        if options.get(STORAGE) == IN_MEMORY:
+            # No sync makes it durable, and a removed segment gives its memory back at once.
+            values |= {
+                "memory_bytes": options["mqd.memory.max.bytes"],
+                "cleanup_policy": frozenset({"delete"}),
+                "flush_before_ack": False,
+                "flush_messages": FOREVER_MS,
+                "flush_ms": FOREVER_MS,
+                "file_delete_delay_ms": 0,
+            }
         return cls(**values)

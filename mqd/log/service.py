@@ -25,6 +25,7 @@ import trio
 from mqd.errors import NO_DESCRIPTORS, StorageError
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk
+from mqd.io.memory_files import MEMORY, DiskWithMemory
 from mqd.limits import PRODUCERS_PER_PARTITION_MAX
 from mqd.log.disk.file_truncation import remove_outdated_files
 from mqd.log.disk.log_end_checkpoint import log_ends_changed
@@ -44,11 +45,13 @@ from mqd.log.manager.registry import LogRegistry
 from mqd.log.manager.syncer import Syncer
 from mqd.log.manager.truncation import Truncation
 from mqd.log.manager.writing import Writer
+from mqd.log.memory_logs import MemoryLogs
 from mqd.log.partition_log import LogFailure, PartitionLog
 from mqd.protocol.files import (
     CLEANER_CHECKPOINT,
     MetaProperties,
 )
+from mqd.types import Offset
 
 logger = logging.getLogger(__name__)
 
@@ -68,34 +71,41 @@ class LogService:
         on_durable: Callable[[PartitionLog], None],
         on_directory_failed: Callable[[Path, StorageError], None],
         on_log_start_moved: Callable[[PartitionLog], None] = lambda log: None,
+        high_watermark_of: Callable[[PartitionLog], Offset] = lambda log: log.log_start_offset,
         new_meta_properties: Callable[[], MetaProperties] | None = None,
         retention_check_interval_ms: int = 300_000,
         producer_id_expiration_ms: int = 86_400_000,
         producers_max: int = PRODUCERS_PER_PARTITION_MAX,
         descriptors: int = 1 << 20,
         checkpoint_seconds: float = CHECKPOINT_SECONDS,
+        memory_bytes_max: int = 0,
         unsynced_survived: bool = True,
         survival_proven: bool = False,
     ) -> None:
         """`new_meta_properties` returns the content for a missing `meta.properties`. None: none is
         written.
+        `high_watermark_of`: of the replica, for logs in memory. All of them together have at most
+        `memory_bytes_max`.
         `descriptors`: how many files the logs may keep open. `unsynced_survived`: whether all
         written data should still be there, because nothing shows that the machine was restarted.
         `survival_proven`: whether it is proven that it was not. Then a log without the records that
         the log end checkpoint names is lost (log_end.py).
         """
         assert directories
+        disk = DiskWithMemory(disk, memory_bytes_max)
         self._disk = disk
         self._clock = clock
         self._on_durable = on_durable
         self.directories = {path: LogDirectory(path) for path in directories}
+        everywhere = {**self.directories, MEMORY: LogDirectory(MEMORY)}
         self._descriptors = Descriptors(disk, descriptors)
-        self._syncer = Syncer(disk, self.directories, self.after_sync, self._not_synced)
+        self._syncer = Syncer(disk, everywhere, self.after_sync, self._not_synced)
         self._deletes = DelayedDeletes(disk, clock, lambda: self.housekeeping.wake())
         self.registry = LogRegistry(
             disk,
             clock,
-            self.directories,
+            everywhere,
+            MemoryLogs(memory_bytes_max),
             self._descriptors,
             self._syncer,
             self._deletes,
@@ -114,6 +124,7 @@ class LogService:
             self._syncer,
             self._deletes,
             on_log_start_moved=on_log_start_moved,
+            high_watermark_of=high_watermark_of,
             retention_check_interval_ms=retention_check_interval_ms,
             producer_id_expiration_ms=producer_id_expiration_ms,
             checkpoint_seconds=checkpoint_seconds,
@@ -167,6 +178,7 @@ class LogService:
         self.found_serial = registry.found_serial
         self.found_serials = registry.found_serials
         self.fence_missing = registry.fence_missing
+        self.fence_lost_in_memory = registry.fence_lost_in_memory
         self.open = registry.open
         self.delete = registry.delete
         self.discard_corrupt = registry.discard_corrupt
@@ -223,6 +235,7 @@ class LogService:
             nursery.start_soon(self.housekeeping.run)
             nursery.start_soon(self.producer_bound.run)
             nursery.start_soon(self.housekeeping.run_high_watermarks)
+            nursery.start_soon(self.housekeeping.run_memory)
             nursery.start_soon(self.compactor.run)
             nursery.start_soon(self.key_indexer.run)
 
@@ -262,7 +275,7 @@ class LogService:
                 segment.file = None
 
     def update_config(self, log: PartitionLog, config: LogConfig) -> None:
-        log.update_config(config)
+        self.registry.configure(log, config)
         self.key_indexer.sealed(log)
         was_due = self.housekeeping.forget(log)
         is_undurable = log.durability.end_offset < log.written_end_offset
@@ -274,7 +287,7 @@ class LogService:
         self._descriptors.forget(log)
         self.housekeeping.forget(log)
         self._writer.forget(log)
-        self.directories[log.directory].to_sync.pop(log, None)
+        self.registry.directories[log.directory].to_sync.pop(log, None)
         self._syncer.wake_waiters()
 
     # -- durability ------------------------------------------------------------------------------
@@ -312,7 +325,7 @@ class LogService:
                 remove_outdated_files(self._disk, now, plan.indexed, plan.outdated())
             # The log that has this name now may have got small files of the old one.
             now.epochs.dirty |= now is not log
-            if self.directories[now.directory].failed is None:
+            if self.registry.directories[now.directory].failed is None:
                 # A write that was undone is a truncation, too. Nothing else requests a sync of the
                 # records before it.
                 self.request_sync(now)

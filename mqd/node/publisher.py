@@ -16,6 +16,7 @@ from mqd.controller.delta import Delta
 from mqd.controller.image import MetadataImage
 from mqd.log.compactor_options import CompactorOptions
 from mqd.log.log_config import LogConfig
+from mqd.node.lost_in_memory import LostInMemory
 from mqd.replica.assignment import Assignment
 from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
@@ -50,6 +51,7 @@ class MetadataPublisher:
     node_id: NodeId
     config: NodeConfig
     replica: ReplicaService
+    memory: LostInMemory = field(init=False)
     active: bool = False
     pending: dict[TopicPartition, None] = field(default_factory=dict)
     """Partitions whose newest assignment is not applied yet: to open thousands of logs at once
@@ -67,6 +69,9 @@ class MetadataPublisher:
     """Topics whose newest configuration is not applied yet."""
     more: trio.Event = field(default_factory=trio.Event)
 
+    def __post_init__(self) -> None:
+        self.memory = LostInMemory(self.node_id)
+
     async def activate(self, image: MetadataImage) -> None:
         """The image is current: open the partitions of this node, and remove all others (I18)."""
         self.active = True
@@ -82,7 +87,9 @@ class MetadataPublisher:
             for index, partition in enumerate(topic.partitions)
             if self.node_id in partition.replicas
         }
-        self.replica.assignments.remove_strays(mine)
+        in_memory = [one for one in mine if image.is_in_memory(one.topic)]
+        self.memory.started(image, in_memory)
+        self.replica.assignments.remove_strays(mine, in_memory)
         self.pending.update(dict.fromkeys(sorted(everything)))
         await self._drain(image)
 
@@ -114,6 +121,7 @@ class MetadataPublisher:
     def __call__(self, delta: Delta, image: MetadataImage) -> None:
         if not self.active:
             return
+        self.memory.changed(delta, image)
         deleted = sum(len(topic.partitions) for topic in delta.topics_deleted)
         for topic in delta.topics_deleted:
             if deleted > _ASSIGNED_AT_ONCE:
@@ -180,6 +188,7 @@ class MetadataPublisher:
                     elr=partition.elr,
                     adding=partition.adding,
                     removing=partition.removing,
+                    begins_at=self.memory.begins_at(topic_partition),
                     lost=tuple(
                         one
                         for one in partition.replicas

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
-from mqd.types import NodeId, TopicPartition
+from mqd.types import NodeId, Offset, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,10 @@ class Assignment:
     """Replicas that lost their logs and were not in sync since then."""
     is_new: bool = False
     """Whether this assignment created the partition."""
+
+    begins_at: Offset | None = None
+    """Where this node, as the leader of a partition in memory that is lost, has begun or begins an
+    empty log (I60)."""
 
     def lost_since(self, earlier: Assignment) -> frozenset[NodeId]:
         """Replicas that this assignment lists as lost, if it is newer than `earlier`.

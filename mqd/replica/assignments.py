@@ -5,7 +5,7 @@ deletes them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from uuid import UUID
 
 import trio
@@ -77,6 +77,16 @@ class Assignments:
                     self.remove_unopened(topic_partition)
                 continue
             topic_settings = settings[topic_partition.topic]
+            begins_at = assignment.begins_at
+            if (
+                begins_at is not None
+                and partition is not None
+                and partition.log.log_end_offset < begins_at
+            ):
+                # It had begun to copy the records of a leader that has lost them, too (I60).
+                self._close(partition)
+                self._logs.delete(topic_partition)
+                partition = None
             if self._may_copy_again(assignment, partition):
                 if partition is not None:
                     self._close(partition)
@@ -111,7 +121,12 @@ class Assignments:
         """The partition with its log. None if the log cannot be opened; then it is offline."""
         topic_partition = assignment.topic_partition
         try:
-            log = self._logs.open(topic_partition, assignment.topic_id, settings.log)
+            log = self._logs.open(
+                topic_partition,
+                assignment.topic_id,
+                settings.log,
+                begin_again_at=assignment.begins_at,
+            )
         except (StorageError, OSError, MqError) as error:
             self._offline.could_not_open(assignment, settings, error)
             return None
@@ -226,11 +241,15 @@ class Assignments:
         self._offline.forget(topic_partition)
         self._logs.delete(topic_partition)
 
-    def remove_strays(self, assigned: Mapping[TopicPartition, UUID]) -> list[TopicPartition]:
+    def remove_strays(
+        self, assigned: Mapping[TopicPartition, UUID], in_memory: Collection[TopicPartition] = ()
+    ) -> list[TopicPartition]:
         """Delete logs on disk that are not assigned to this node: their topics were deleted while
-        the node was down. Then take assigned logs offline that are missing on disk (I18).
+        the node was down. Then take assigned logs offline that are missing on disk (I18), or that
+        ended with the last process (I60).
 
-        Called once, before the first `apply`.
+        Called once, before the first `apply`. `in_memory`: those of topics with
+        `mqd.storage=memory`.
         """
         strays = [tp for tp, log in self._logs.logs.items() if assigned.get(tp) != log.topic_id]
         for stray in strays:
@@ -238,6 +257,7 @@ class Assignments:
                 "removing the log of a partition that this node no longer holds partition=%s", stray
             )
             self._logs.delete(stray)
+        self._logs.fence_lost_in_memory(in_memory)
         self._logs.fence_missing(assigned)
         return strays
 

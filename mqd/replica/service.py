@@ -192,6 +192,13 @@ class ReplicaService:
         if partition is not None and partition.log is log:
             self.parked.wake_followers([partition])
 
+    def high_watermark_of(self, log: PartitionLog) -> Offset:
+        """The high watermark of the replica with this log, or a lower bound."""
+        partition = self.get(log.topic_partition)
+        if partition is None or partition.log is not log:
+            return log.checkpointed_high_watermark
+        return partition.high_watermark
+
     def delete_records(self, partition: Partition, offset: Offset) -> None:
         """Move the log start of a partition that this node leads to `offset`, and wake its
         followers. Raises MqError as `LogService.delete_records` does.

@@ -51,7 +51,7 @@ class RecordingReplica:
             ("configure", (topic, settings.log.segment_bytes, settings.min_insync_replicas))
         )
 
-    def remove_strays(self, known: Any) -> None:
+    def remove_strays(self, known: Any, in_memory: Any) -> None:
         self.calls.append(("strays", {str(one): topic_id.int for one, topic_id in known.items()}))
 
 

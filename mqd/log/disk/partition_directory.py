@@ -43,10 +43,11 @@ def create_log(
     now_ms: int,
     fresh: Path,
     *,
+    first_offset: Offset = 0,
     void_end: bool = False,
 ) -> PartitionLog:
-    """An empty log, not yet durable. `void_end`: the log end checkpoint may have a line of an
-    earlier log with this name.
+    """An empty log at `first_offset`, not yet durable. `void_end`: the log end
+    checkpoint may have a line of an earlier log with this name.
 
     The log is created as `fresh` (a `free_name`), which a start would remove, and renamed. A killed
     process leaves a complete directory or none. After a part of one, recovery could not know
@@ -60,10 +61,12 @@ def create_log(
             f"{path} already exists, and is not an open log: move it away, or restart the node to "
             "recover it"
         )
-    segment = _create_files(disk, fresh, topic_id, 0, now_ms, void_end=void_end)
+    segment = _create_files(disk, fresh, topic_id, first_offset, now_ms, void_end=void_end)
     disk.rename(fresh, path, durable=False)
     _follow_rename(segment, path)
-    log = PartitionLog(partition, topic_id, log_directory, config, [segment])
+    log = PartitionLog(
+        partition, topic_id, log_directory, config, [segment], log_start_offset=first_offset
+    )
     log.durability.has_new_files, log.durability.directory_is_durable = True, False
     log.end_claim.is_void = void_end
     return log

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mqd.errors import StorageError
+from mqd.io.memory_files import in_memory
 from mqd.limits import DESCRIPTORS_SPARE, OLDER_SEGMENTS_OPEN_MAX, SEGMENTS_OPEN_MAX
 from mqd.log.disk.producer_snapshots import open_transaction_index
 from mqd.log.disk.segment_files import open_segment
@@ -60,7 +61,9 @@ class Descriptors:
 
     def hold_spares(self, directory: Path) -> bool:
         """Open the missing spares, on the lock file of a log directory. Returns whether all are
-        open."""
+        open. Files in memory need none."""
+        if in_memory(directory):
+            return True
         try:
             while len(self._spares) < DESCRIPTORS_SPARE:
                 self._spares.append(self._disk.open(directory / LOCK))
@@ -74,6 +77,9 @@ class Descriptors:
     @contextmanager
     def spares_released(self, directory: Path) -> Iterator[None]:
         """The spares are closed in this context."""
+        if in_memory(directory):
+            yield
+            return
         self._spares.clear()
         try:
             yield

@@ -1,11 +1,13 @@
 """Regular work on the logs of a node: due flushes, retention, checkpoints, removals of old files.
 
 One task does it all, and sleeps until the next deadline or a call of `wake`. High watermarks have
-their own task, because they are written more often.
+their own task, because they are written more often. So have logs in memory, because their bound
+must not wait for a disk.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -25,6 +27,7 @@ from mqd.log.manager.descriptors import Descriptors
 from mqd.log.manager.reading import storage_error
 from mqd.log.manager.registry import LogRegistry
 from mqd.log.manager.syncer import Syncer
+from mqd.log.memory_logs import has_offsets_for_a_segment
 from mqd.log.partition_log import PartitionLog
 from mqd.log.producer_expiry import expire
 from mqd.log.producer_state import ProducerSnapshot
@@ -62,6 +65,7 @@ class Housekeeping:
         removals: DelayedDeletes,
         *,
         on_log_start_moved: Callable[[PartitionLog], None],
+        high_watermark_of: Callable[[PartitionLog], Offset],
         retention_check_interval_ms: int,
         producer_id_expiration_ms: int,
         checkpoint_seconds: float,
@@ -73,6 +77,7 @@ class Housekeeping:
         self._syncer = syncer
         self._deletes = removals
         self._on_log_start_moved = on_log_start_moved
+        self._high_watermark_of = high_watermark_of
         self._retention_seconds = retention_check_interval_ms / 1000
         self._producer_expiry_ms = producer_id_expiration_ms
         self.checkpoint_seconds = max(CHECKPOINT_SECONDS_MIN, checkpoint_seconds)
@@ -86,6 +91,9 @@ class Housekeeping:
         `start`."""
         self.retired_segments = 0
         """The number of segments that retention or DeleteRecords removed."""
+        self._grown_in_memory: dict[PartitionLog, None] = {}
+        """Logs in memory that have begun a segment since they were last trimmed."""
+        self._grown = trio.Event()
         self._woken = trio.Event()
         self._storing = trio.Lock()
         """Two tasks must not write the same file at the same time."""
@@ -114,8 +122,10 @@ class Housekeeping:
 
     def check_recovery_point(self, log: PartitionLog) -> None:
         """Write the recovery points soon if the one on disk may be too high. Until then the log
-        begins no segment."""
-        if log.durability.recovery_point_is_too_high:
+        begins no segment. A log in memory has none."""
+        if log.config.memory_bytes:
+            log.durability.recovery_point = 0
+        elif log.durability.recovery_point_is_too_high:
             self._recovery_points_moved = True
             self.wake()
 
@@ -173,14 +183,14 @@ class Housekeeping:
         its old recovery point begins no segment until this is done."""
         self._recovery_points_moved = False
         registry = self._registry
-        logs = registry.logs.values()
+        logs = [log for log in registry.logs.values() if not log.config.memory_bytes]
         stale = list(registry.stale_recovery_points)
         if any(log.cleaned_to is not None for log in logs):
             # A start does not look for gaps below the recovery point.
             await self.store(CLEANER_CHECKPOINT)
         await self.store(RECOVERY_POINT_CHECKPOINT)
         self.disk_serial = await store_log_ends(
-            self._disk, registry.directories.values(), logs, self.disk_serial, self._not_stored
+            self._disk, registry.disk_directories.values(), logs, self.disk_serial, self._not_stored
         )
         await self.report_serials()
         for partition in stale:
@@ -188,7 +198,7 @@ class Housekeeping:
 
     async def report_serials(self) -> None:
         """The log end checkpoints are on disk."""
-        directories = self._registry.directories.values()
+        directories = self._registry.disk_directories.values()
         serials = {one.id: one.serial for one in directories if one.id is not None}
         await self._disk.offload(self.on_log_ends_stored, serials)
 
@@ -222,7 +232,7 @@ class Housekeeping:
             await store_checkpoint(
                 self._disk,
                 name,
-                registry.directories.values(),
+                registry.disk_directories.values(),
                 registry.logs.values(),
                 self._not_stored,
             )
@@ -239,6 +249,11 @@ class Housekeeping:
         """Begin a segment. `snapshot`: the producers as of `base_offset`."""
         old = log.active
         self._descriptors.check_room()
+        if log.config.memory_bytes:
+            if not has_offsets_for_a_segment(log, base_offset):
+                raise OSError(errno.ENOSPC, "no offsets are left in this leader epoch")
+            self._grown_in_memory[log] = None
+            self._grown.set()
         log.on_rolled(new_segment(self._disk, log.path, base_offset, self._clock.wall_ms()))
         append_indexes(self._disk, log.path, old)
         durability = log.durability
@@ -248,6 +263,34 @@ class Housekeeping:
         self._syncer.request(log, whole=False)
         self._descriptors.close_older(log)
         self._descriptors.opened(log, old)
+
+    async def run_memory(self) -> None:
+        """Remove the oldest segments of logs in memory that have become too large, until cancelled.
+
+        It happens in the pass of the event loop after a new segment, and not in `roll`: a log start
+        that moves wakes fetches, and the writes of a turn must end before that.
+        """
+        while True:
+            await self._grown.wait()
+            self._grown = trio.Event()
+            self._trim_memory()
+
+    def _trim_memory(self) -> None:
+        now_ms = self._clock.wall_ms()
+        grown, self._grown_in_memory = self._grown_in_memory, {}
+        for log in grown:
+            if log.failure is not None or self._registry.logs.get(log.topic_partition) is not log:
+                continue
+            assert not log.queue, log
+            high_watermark = min(self._high_watermark_of(log), log.written_end_offset)
+            log.checkpointed_high_watermark = max(log.checkpointed_high_watermark, high_watermark)
+            count, _reason = plan_retention(log, now_ms)
+            count = min(count, len(log.segments) - 1)
+            if count:
+                self._move_log_start(log, log.segments[count - 1].next_offset)
+                self.retired_segments += count
+                for path in retire_oldest(self._disk, log, count):
+                    self._disk.remove(path)
 
     async def retain(self) -> None:
         """Remove segments by retention and log start, roll segments that are old enough, and expire

@@ -2,6 +2,9 @@
 
 A log is in `logs` if it is served, and in `offline` if it is on disk but damaged or misplaced. A
 directory that fails goes offline, with all its logs, until the process restarts.
+
+Logs of topics with `mqd.storage=memory` are in a directory of their own, which is in memory
+(memory_logs.py). Nothing of it is loaded.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import trio
 from mqd.errors import ErrorCode, MqError, StorageError
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk
+from mqd.io.memory_files import MEMORY
 from mqd.log.disk.checkpoints import checkpointed
 from mqd.log.disk.directory_loading import LoadProgress, load_directory
 from mqd.log.disk.fsync_failure import set_mark
@@ -33,6 +37,7 @@ from mqd.log.manager.delayed_deletes import DelayedDeletes
 from mqd.log.manager.descriptors import Descriptors
 from mqd.log.manager.reading import storage_error
 from mqd.log.manager.syncer import Syncer
+from mqd.log.memory_logs import LOST, MemoryLogs
 from mqd.log.partition_log import LogFailure, PartitionLog
 from mqd.log.record_inspection import RecordInspection
 from mqd.log.recovery_report import RecoveryReport
@@ -52,6 +57,7 @@ class LogRegistry:
         disk: Disk,
         clock: Clock,
         directories: Mapping[Path, LogDirectory],
+        memory_logs: MemoryLogs,
         descriptors: Descriptors,
         syncer: Syncer,
         deletes: DelayedDeletes,
@@ -70,7 +76,12 @@ class LogRegistry:
         """Partitions on disk that are not served, and why."""
         self.reports: list[RecoveryReport] = []
         """Findings of `load`, for the operator."""
+        self.memory_logs = memory_logs
         self.directories = directories
+        self.disk_directories = {
+            path: directory for path, directory in directories.items() if path != MEMORY
+        }
+        disk.make_directory(MEMORY)
         self.clean_start = False
         """Whether every directory had a clean shutdown."""
         self.may_lack_records = False
@@ -103,7 +114,7 @@ class LogRegistry:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_log_progress, progress)
             async with trio.open_nursery() as loading:
-                for directory in self.directories.values():
+                for directory in self.disk_directories.values():
                     loading.start_soon(self._load_directory, directory, progress, refusals)
             nursery.cancel_scope.cancel()
         if refusals:
@@ -111,7 +122,7 @@ class LogRegistry:
             raise refusals[0]
         online = self.online()
         if not online:
-            reasons = (str(directory.failed) for directory in self.directories.values())
+            reasons = (str(directory.failed) for directory in self.disk_directories.values())
             raise StorageError("; ".join(reasons))
         self._descriptors.hold_spares(online[0].path)
         self.may_lack_records = any(
@@ -174,7 +185,9 @@ class LogRegistry:
             self.reports.append(report)
 
     def online(self) -> list[LogDirectory]:
-        return [directory for directory in self.directories.values() if directory.failed is None]
+        """The directories on disk that are online."""
+        directories = self.disk_directories.values()
+        return [directory for directory in directories if directory.failed is None]
 
     def found_serial(self, directory_ids: Collection[UUID]) -> int:
         """The lowest disk serial that `load` found in these directories. One of them may be an
@@ -192,6 +205,19 @@ class LogRegistry:
             "log is offline, it serves no requests partition=%s reason=%s", partition, reason
         )
 
+    def fence_lost_in_memory(self, assigned: Collection[TopicPartition]) -> None:
+        """Fence the partitions in memory that the metadata had assigned to this node before this
+        start: the last process may have had their records (I60). Called once.
+        """
+        for partition in assigned:
+            self.offline[partition] = LOST
+        if assigned:
+            logger.info(
+                "partitions in memory begin without records count=%d for_example=%s",
+                len(assigned),
+                next(iter(assigned)),
+            )
+
     def fence_missing(self, assigned: Collection[TopicPartition]) -> None:
         """Fence the partitions whose logs are missing. `assigned`: those that the metadata had
         assigned to this node before this start. Called once.
@@ -202,7 +228,7 @@ class LogRegistry:
             if partition in self.logs or partition in self.offline:
                 continue
             # A partition that had records never restarts empty (I18).
-            reason = why_missing(self.directories.values(), partition)
+            reason = why_missing(self.disk_directories.values(), partition)
             if reason is not None:
                 self.fence(partition, reason)
             else:
@@ -235,19 +261,25 @@ class LogRegistry:
         config: LogConfig,
         *,
         directory: Path | None = None,
+        begin_again_at: Offset | None = None,
     ) -> PartitionLog:
         """The log of a partition. If there is none, it is created in `directory`, or in the one
-        with the fewest logs.
+        with the fewest logs, or in memory.
+
+        `begin_again_at`: where an empty log begins if the one in memory is lost.
 
         Raises MqError KAFKA_STORAGE_ERROR for an offline log, INCONSISTENT_TOPIC_ID if the log on
         disk is of another topic with the same name. Raises StorageError if the disk is full or no
         directory is online.
         """
+        if begin_again_at is not None and self.offline.get(partition) == LOST:
+            del self.offline[partition]
         if partition in self.offline:
             raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline[partition])
         log = self.logs.get(partition)
         if log is None:
-            log = self.logs[partition] = self._create(partition, topic_id, config, directory)
+            log = self._create(partition, topic_id, config, directory, begin_again_at or 0)
+            self.logs[partition] = log
         elif log.topic_id != topic_id:
             raise MqError(
                 ErrorCode.INCONSISTENT_TOPIC_ID,
@@ -257,8 +289,15 @@ class LogRegistry:
             self._check_missing_offsets(log, config)
         log.opened = True
         log.inspection = self.inspection
-        log.update_config(config)
+        self.configure(log, config)
         return log
+
+    def configure(self, log: PartitionLog, config: LogConfig) -> None:
+        """Apply the configuration of a topic to a log."""
+        if config.memory_bytes:
+            self.memory_logs.configure(log, config)
+        else:
+            log.update_config(config)
 
     def _check_missing_offsets(self, log: PartitionLog, config: LogConfig) -> None:
         partition = log.topic_partition
@@ -271,9 +310,18 @@ class LogRegistry:
         raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, missing)
 
     def _create(
-        self, partition: TopicPartition, topic_id: UUID, config: LogConfig, chosen: Path | None
+        self,
+        partition: TopicPartition,
+        topic_id: UUID,
+        config: LogConfig,
+        chosen: Path | None,
+        first_offset: Offset,
     ) -> PartitionLog:
-        directory = self._placement.choose(self.directories.values(), self.logs.values(), chosen)
+        directory = (
+            MEMORY
+            if config.memory_bytes
+            else self._placement.choose(self.online(), self.logs.values(), chosen)
+        )
         self._descriptors.check_partitions(len(self.logs))
         fresh = free_name(self._disk, directory, partition, topic_id)
         try:
@@ -285,13 +333,15 @@ class LogRegistry:
                 config,
                 self._clock.wall_ms(),
                 fresh,
+                first_offset=first_offset,
                 void_end=partition in self.stale_recovery_points,
             )
         except OSError as error:
             with self._descriptors.spares_released(directory), suppress(OSError):
                 self._disk.remove_tree(fresh)
             raise storage_error(f"cannot create {directory / str(partition)}", error) from error
-        self._placement.on_created(directory)
+        if directory != MEMORY:
+            self._placement.on_created(directory)
         self._drop_checkpoint_lines(partition)
         log.durability.recovery_point = self.stale_recovery_points.pop(partition, 0)
         self._on_created(log)
@@ -319,6 +369,7 @@ class LogRegistry:
         log.failure = LogFailure(f"{partition} was deleted")
         log.durability.on_deleted()
         log.forget_queue()
+        self.memory_logs.forget(log)
         self._on_forgotten(log)
         try:
             target = retire_log(self._disk, log)
@@ -355,7 +406,8 @@ class LogRegistry:
         reason = self.offline.get(partition)
         if not reason and log is not None and log.failure is not None:
             reason = log.failure.reason
-        logger.error(
+        logger.log(
+            logging.INFO if reason == LOST else logging.ERROR,
             "discarding a log, fetching it again from the leader partition=%s reason=%s",
             partition,
             reason,
