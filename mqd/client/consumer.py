@@ -40,6 +40,7 @@ from mqd.client.offset_specs import (
     resolve_offsets,
 )
 from mqd.client.resource_arguments import check_topic_partition
+from mqd.client.topic_weights import check_weights
 from mqd.errors import ErrorCode, MqError
 from mqd.types import ZERO_UUID, TopicPartition
 
@@ -336,13 +337,15 @@ async def open_consumer(
     min_bytes: int = 1,
     max_bytes: int = limits.CONSUMER_FETCH_BYTES,
     partition_max_bytes: int = limits.CONSUMER_PARTITION_FETCH_BYTES,
+    weights: Mapping[str, int] | None = None,
     timeout_s: float = 30.0,
 ) -> AsyncIterator[Consumer]:
     """A Consumer of the partitions in `start` for the length of a block.
 
     With `end` (exclusive offsets, or "end": what is there now) the iteration ends there. `reset`
     decides what happens when the offset to read is out of range. A fetch waits at the broker up to
-    `max_wait_ms` for `min_bytes`.
+    `max_wait_ms` for `min_bytes`. With `weights`, topics that have records are read in this ratio;
+    a topic that is not named has weight 1.
     """
     check_client(client)
     check_offset_specs("start", start)
@@ -356,6 +359,7 @@ async def open_consumer(
     check_whole("min_bytes", min_bytes, 0)
     check_whole("max_bytes", max_bytes, 1)
     check_whole("partition_max_bytes", partition_max_bytes, 1)
+    check_weights("weights", weights)
     check_above_zero("timeout_s", timeout_s)
     starts = await resolve_offsets(client, start, timeout_s=timeout_s)
     ends: dict[TopicPartition, int] = {}
@@ -364,7 +368,10 @@ async def open_consumer(
             client, specs, timeout_s=timeout_s, read_committed=read_committed
         )
     fetcher = Fetcher(
-        read_committed=read_committed, max_bytes=max_bytes, partition_max_bytes=partition_max_bytes
+        read_committed=read_committed,
+        max_bytes=max_bytes,
+        partition_max_bytes=partition_max_bytes,
+        weights=weights,
     )
     for tp, position in starts.items():
         fetcher.assign(tp, position, ends.get(tp))

@@ -9,7 +9,7 @@ a seek invalidates older responses.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from mqd.client.fetched_batches import (
     corrupt,
 )
 from mqd.client.metadata import ClusterView
+from mqd.client.topic_weights import TopicWeights
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol.batch import iterate_batches
 from mqd.types import NO_OFFSET, ZERO_UUID, TopicPartition
@@ -70,7 +71,10 @@ class Fetcher:
         read_committed: bool = False,
         max_bytes: int = limits.CONSUMER_FETCH_BYTES,
         partition_max_bytes: int = limits.CONSUMER_PARTITION_FETCH_BYTES,
+        weights: Mapping[str, int] | None = None,
     ) -> None:
+        """`weights`: by topic; without them, partitions take turns."""
+        self._weights = None if weights is None else TopicWeights(weights)
         self.failures: deque[ClientError] = deque()
         """Errors to raise to the user, in order. Their partitions are not fetched until the user
         seeks.
@@ -323,14 +327,32 @@ class Fetcher:
     # -- delivery
 
     def take(self) -> FetchedBatch | None:
-        """The next batch; partitions take turns. None if no batch is ready.
+        """The next batch; partitions take turns, topics by weight. None if no batch is ready.
 
         A damaged batch stops its partition, see `refuse`.
         """
+        state = self._next_ready()
+        if state is None:
+            return None
+        batch = self._decode(state)
+        if self._weights is not None:
+            self._weights.taken(batch.topic, len(batch.records))
+        return batch
+
+    def _next_ready(self) -> _Partition | None:
+        """The next partition to take from."""
+        ready: dict[str, _Partition] = {}
         for _ in range(len(self._turns)):
             if (state := self._next_turn()) is not None:
-                return self._decode(state)
-        return None
+                if self._weights is None:
+                    return state
+                ready.setdefault(state.tp.topic, state)
+        if self._weights is None or not ready:
+            return None
+        state = ready[self._weights.choose(ready)]
+        self._turns.remove(state.tp)
+        self._turns.append(state.tp)
+        return state
 
     def _next_turn(self) -> _Partition | None:
         """The next partition in turn that has a deliverable batch."""
@@ -352,32 +374,33 @@ class Fetcher:
         `delivered`. If the caller takes something else before `delivered` or `damaged`, the chunk
         counts as given back: the partition is fetched again from its position.
         """
-        for _ in range(len(self._turns)):
-            if (state := self._next_turn()) is None:
-                continue
-            first = last = state.ahead[0]
-            while state.ahead and state.ahead[0].view is first.view:
-                last = state.ahead.popleft()
-                state.ahead_bytes -= last.size
-            state.is_lent = True
-            next_offset = (
-                last.header.next_offset
-                if state.end is None
-                else min(last.header.next_offset, state.end)
-            )
-            data = first.view[first.position : last.position + last.size]
-            rest = first.aborts.rest()
-            return Chunk(
-                state.tp,
-                state.assignment_id,
-                data,
-                state.position,
-                state.end,
-                next_offset,
-                rest,
-                self._read_committed,
-            )
-        return None
+        state = self._next_ready()
+        if state is None:
+            return None
+        first = last = state.ahead[0]
+        while state.ahead and state.ahead[0].view is first.view:
+            last = state.ahead.popleft()
+            state.ahead_bytes -= last.size
+        state.is_lent = True
+        next_offset = (
+            last.header.next_offset
+            if state.end is None
+            else min(last.header.next_offset, state.end)
+        )
+        if self._weights is not None:
+            self._weights.taken(state.tp.topic, next_offset - state.position)
+        data = first.view[first.position : last.position + last.size]
+        rest = first.aborts.rest()
+        return Chunk(
+            state.tp,
+            state.assignment_id,
+            data,
+            state.position,
+            state.end,
+            next_offset,
+            rest,
+            self._read_committed,
+        )
 
     def may_deliver(self, chunk: Chunk) -> bool:
         """Whether the caller may deliver more of a chunk. If not, the rest of the

@@ -348,6 +348,7 @@ async def open_group_consumer(
         read_committed=options.read_committed,
         max_bytes=options.max_bytes,
         partition_max_bytes=options.partition_max_bytes,
+        weights=options.weights,
     )
     async with lasting_nursery() as nursery:
         consumer = GroupConsumer(client, nursery, fetcher, options)

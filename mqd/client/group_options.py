@@ -7,7 +7,7 @@ Pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
@@ -27,6 +27,7 @@ from mqd.client.arguments import (
 )
 from mqd.client.assignors import ASSIGNORS
 from mqd.client.errors import invalid_value
+from mqd.client.topic_weights import check_weights
 from mqd.types import TopicPartition
 
 AssignmentCallback = Callable[[list[TopicPartition]], Awaitable[None]]
@@ -93,6 +94,9 @@ class GroupOptions:
     """The size of a response to one fetch, about."""
     partition_max_bytes: int = limits.CONSUMER_PARTITION_FETCH_BYTES
     """The share of one partition in it, about."""
+    weights: Mapping[str, int] | None = None
+    """By topic: topics that have records are read in this ratio. A topic that is not named has
+    weight 1. None: partitions take turns."""
     timeout_s: float = 30.0
     """The bound of each commit and of each lookup of offsets."""
     leave: bool = True
@@ -119,6 +123,7 @@ class GroupOptions:
             check_flag(name, getattr(self, name))
         for name in ("on_assigned", "on_revoked", "on_lost"):
             check_callable(name, getattr(self, name))
+        check_weights("weights", self.weights)
         check_choice("reset", self.reset, RESETS)
         check_above_zero("timeout_s", self.timeout_s)
         check_number("close_timeout_s", self.close_timeout_s, 0)

@@ -165,6 +165,7 @@ OPENERS: dict[str, Arguments] = {
         "min_bytes": 1,
         "max_bytes": 1000,
         "partition_max_bytes": 1000,
+        "weights": {"a": 2},
         "timeout_s": 1.0,
     },
     "open_producer": {
@@ -229,6 +230,7 @@ OPENERS: dict[str, Arguments] = {
         "min_bytes": 1,
         "max_bytes": 1000,
         "partition_max_bytes": 1000,
+        "weights": {"a": 2},
         "timeout_s": 1.0,
         "leave": True,
         "close_timeout_s": 1.0,
