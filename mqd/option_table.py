@@ -33,7 +33,17 @@ from mqd.options import (
     Status,
     Value,
 )
-from mqd.types import IN_MEMORY, STORAGE
+from mqd.types import (
+    EXCLUSIVE,
+    IN_MEMORY,
+    PRODUCER_ACCESS,
+    PRODUCER_LEASE,
+    PRODUCER_OWNER,
+    PRODUCERS_FENCED,
+    SHARED,
+    STORAGE,
+    WAIT,
+)
 
 DOUBLE_MAX: Final = 1.7976931348623157e308
 MINUTE_MS: Final = 60_000
@@ -2870,6 +2880,44 @@ _TABLE: Final = (
         DONE,
         "Maximum size of a partition with mqd.storage=memory; its oldest records leave first",
         minimum=1 << 16,
+    ),
+    _topic(
+        PRODUCER_ACCESS,
+        STRING,
+        SHARED,
+        DONE,
+        "Who may produce: all (shared), or one transactional id; others are refused (exclusive) or "
+        "wait until it is idle (wait)",
+        valid=(SHARED, EXCLUSIVE, WAIT),
+    ),
+    _topic(
+        PRODUCER_LEASE,
+        LONG,
+        60_000,
+        DONE,
+        "Time without a transaction after which another transactional id may own the topic",
+        minimum=0,
+    ),
+    _topic(
+        PRODUCER_OWNER,
+        STRING,
+        "",
+        DONE,
+        "The transactional id that owns the topic; set by the cluster",
+    ),
+    _topic(
+        PRODUCERS_FENCED,
+        STRING,
+        "",
+        DONE,
+        "Former owners of the topic that are not fenced yet; set by the cluster",
+    ),
+    _topic(
+        "mqd.retention.acknowledged",
+        BOOLEAN,
+        False,
+        DONE,
+        "Delete segments early that every group has acknowledged",
     ),
     _topic(
         STORAGE,

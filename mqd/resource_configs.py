@@ -15,7 +15,7 @@ from mqd.config_sources import Source
 from mqd.errors import ErrorCode, MqError
 from mqd.option_table import GROUP_OPTIONS, NODE_OPTIONS, TOPIC_OPTIONS
 from mqd.options import Option, Status, Value, nearest
-from mqd.types import IN_MEMORY, STORAGE
+from mqd.types import IN_MEMORY, PRODUCER_LEASE, PRODUCER_OWNER, PRODUCERS_FENCED, STORAGE
 
 
 def topic_options(config: NodeConfig, overrides: Mapping[str, str]) -> dict[str, Value]:
@@ -125,10 +125,25 @@ def _check_in_memory(values: Mapping[str, Value]) -> None:
         )
 
 
-def check_fixed_configs(before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Refuse the change of a config that only a new topic can set. Raises MqError
+FIXED_CONFIGS = frozenset({STORAGE, PRODUCER_OWNER, PRODUCERS_FENCED})
+"""Topic configs that a client cannot change. A request that replaces all configs keeps them."""
+
+
+def check_fixed_configs(
+    before: Mapping[str, str], after: Mapping[str, str], *, is_new: bool = False
+) -> None:
+    """Refuse the change of a config that only the cluster sets, or only a new topic. Raises MqError
     INVALID_CONFIG.
     """
+    for name in (PRODUCER_OWNER, PRODUCERS_FENCED):
+        if before.get(name) != after.get(name):
+            raise MqError(
+                ErrorCode.INVALID_CONFIG,
+                f"{name} is set by the cluster: a producer gets the topic after its owner was idle "
+                f"for {PRODUCER_LEASE}",
+            )
+    if is_new:
+        return
     option = TOPIC_OPTIONS[STORAGE]
     old, new = (
         option.parse(configs[STORAGE]) if STORAGE in configs else option.default

@@ -33,6 +33,14 @@ STORAGE = "mqd.storage"
 IN_MEMORY = "memory"
 """The value of the topic config `mqd.storage` for records that no node writes to its disk."""
 
+PRODUCER_ACCESS = "mqd.producer.access"
+SHARED, EXCLUSIVE, WAIT = "shared", "exclusive", "wait"
+"""The values of the topic config `mqd.producer.access`."""
+PRODUCER_LEASE = "mqd.producer.lease.ms"
+PRODUCER_OWNER, PRODUCERS_FENCED = "mqd.producer.owner", "mqd.producer.fencing"
+"""Topic configs that only the cluster sets: the transactional id that owns the topic, and former
+owners that are not fenced yet, one a line."""
+
 NO_NODE = NodeId(-1)
 NO_EPOCH = -1
 NO_OFFSET = -1

@@ -46,6 +46,7 @@ from mqd.limits import (
 )
 from mqd.options import OptionType, Status, nearest
 from mqd.resource_configs import (
+    FIXED_CONFIGS,
     check_fixed_configs,
     resolve_topic_option,
     validate_group_configs,
@@ -259,7 +260,9 @@ def _alter(image: MetadataImage, op: AlterConfigs, resource: ResourceChanges) ->
     key = (kind, resource.resource_name)
     present = image.configs.get(key, {})
     _check_changes(resource.changes)
-    wanted: dict[str, str | None] = {} if op.incremental else dict.fromkeys(present)
+    wanted: dict[str, str | None] = (
+        {} if op.incremental else dict.fromkeys(set(present) - FIXED_CONFIGS)
+    )
     for change in resource.changes:
         wanted[change.name] = _wanted(image, op, key, change)
     check_overrides_fit({**present, **wanted})

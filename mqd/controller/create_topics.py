@@ -34,7 +34,7 @@ from mqd.controller.result import ControllerResult
 from mqd.controller.size import Room
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import CONFIG_CHANGES_MAX, CREATED_TOPICS_MAX, PARTITIONS_PER_REQUEST_MAX
-from mqd.resource_configs import validate_topic_configs, without_effect
+from mqd.resource_configs import check_fixed_configs, validate_topic_configs, without_effect
 from mqd.topic_names import RESERVED_TOPIC, validate_topic_name
 from mqd.types import IN_MEMORY, INTERNAL_TOPICS, STORAGE, ZERO_UUID, NodeId
 
@@ -224,6 +224,7 @@ def _checked_configs(configs: tuple[tuple[str, str | None], ...]) -> tuple[tuple
     checked = {name: value for name, value in configs if value is not None}
     check_overrides_fit(checked)
     validate_topic_configs(checked)
+    check_fixed_configs({}, checked, is_new=True)
     return tuple(sorted(checked.items()))
 
 

@@ -22,7 +22,15 @@ from mqd.security.acls import Acl
 from mqd.security.quotas import QuotaEntity
 from mqd.security.scram_credentials import ScramCredential, ScramMechanism
 from mqd.security.scram_shapes import ScramShapes
-from mqd.types import IN_MEMORY, INTERNAL_TOPICS, NO_EPOCH, STORAGE, NodeId
+from mqd.types import (
+    IN_MEMORY,
+    INTERNAL_TOPICS,
+    NO_EPOCH,
+    PRODUCER_ACCESS,
+    SHARED,
+    STORAGE,
+    NodeId,
+)
 
 TOPIC: Final = "topic"
 NODE: Final = "node"
@@ -157,6 +165,11 @@ class MetadataImage:
         """Whether the topic has `mqd.storage=memory`."""
         configs = self.configs.get((TOPIC, topic))
         return configs is not None and configs.get(STORAGE, "").strip() == IN_MEMORY
+
+    def producer_access(self, topic: str) -> str:
+        """The `mqd.producer.access` of a topic."""
+        configs = self.configs.get((TOPIC, topic))
+        return SHARED if configs is None else configs.get(PRODUCER_ACCESS, SHARED).strip()
 
     def group_configs(self, group_id: str) -> dict[str, str]:
         """The overrides of a consumer group (KIP-848), which need not exist."""

@@ -63,6 +63,7 @@ from mqd.controller.scram_credentials import (
 )
 from mqd.controller.size import SizeWatch
 from mqd.controller.sweeps import ReviewPartitions, decide_review_partitions
+from mqd.controller.topic_claims import ClaimTopic, decide_claim_topic
 from mqd.errors import ErrorCode, MqError
 from mqd.raft import versions
 from mqd.raft.machine import NotLeader, OutcomeUnknown, RaftStatus
@@ -90,6 +91,7 @@ Operation = (
     | DeleteAcls
     | AlterScramCredentials
     | AlterClientQuotas
+    | ClaimTopic
 )
 
 DECIDE: dict[type, Callable[[MetadataImage, Any, DecisionOptions], ControllerResult]] = {
@@ -113,6 +115,7 @@ DECIDE: dict[type, Callable[[MetadataImage, Any, DecisionOptions], ControllerRes
     DeleteAcls: decide_delete_acls,
     AlterScramCredentials: decide_alter_scram_credentials,
     AlterClientQuotas: decide_alter_client_quotas,
+    ClaimTopic: decide_claim_topic,
 }
 
 Space = Callable[[], str | None]

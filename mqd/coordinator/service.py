@@ -117,6 +117,10 @@ class CoordinatorService:
         """As `call`, for the shard of one partition."""
         return await self._handle(self._active(index), op)
 
+    def led(self) -> list[int]:
+        """The shards of this node, also those that are being loaded."""
+        return sorted(self._contexts)
+
     async def call_everywhere(self, op: Any) -> list[Mapping[str, Any]]:
         """The responses of all shards that are led here. Raises MqError
         COORDINATOR_LOAD_IN_PROGRESS while one is not loaded."""

@@ -49,6 +49,8 @@ class LogConfig:
     """Not in Kafka: a key filter for each full segment (disk/key_filter_build.py)."""
     mqd_delay_target: str = ""
     """Not in Kafka: not empty for a delay topic. Retention keeps its pending records."""
+    retention_acknowledged: bool = False
+    """Not in Kafka: delete what all groups have acknowledged (`mqd.retention.acknowledged`)."""
     memory_bytes: int = 0
     """Not in Kafka: the log is in memory (`mqd.storage=memory`), and this is its maximum size.
     0: it is on disk."""
@@ -67,6 +69,7 @@ class LogConfig:
             values["cleanup_policy"] = frozenset(name.strip() for name in names if name.strip())
         if values.get("flush_messages") == 1:
             values["flush_before_ack"] = True
+        values["retention_acknowledged"] = bool(options.get("mqd.retention.acknowledged"))
         if options.get(STORAGE) == IN_MEMORY:
             # No sync makes it durable, and a removed segment gives its memory back at once.
             values |= {

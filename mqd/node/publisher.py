@@ -22,7 +22,7 @@ from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
 from mqd.replica.settings import TopicSettings
 from mqd.resource_configs import topic_options
-from mqd.types import NodeId, TopicPartition
+from mqd.types import PRODUCER_ACCESS, SHARED, NodeId, TopicPartition
 
 _ASSIGNED_AT_ONCE = 25
 """A change of more partitions is applied in slices."""
@@ -206,6 +206,7 @@ class MetadataPublisher:
             options["min.insync.replicas"],
             options["leader.replication.throttled.replicas"],
             options["follower.replication.throttled.replicas"],
+            options[PRODUCER_ACCESS] == SHARED,
         )
 
     def _apply_node_options(self, image: MetadataImage) -> None:

@@ -135,6 +135,7 @@ class Assignments:
             self._node_id, log, assignment, settings.min_insync_replicas, self._conditions
         )
         partition.set_in_contact(self._in_contact())
+        partition.set_shared(settings.is_shared)
         partition.high_watermark = min(
             max(self._logs.checkpointed_high_watermark(topic_partition), log.log_start_offset),
             log.log_end_offset,
@@ -193,6 +194,7 @@ class Assignments:
         for partition in self._table.of_topic(topic):
             self._logs.update_config(partition.log, settings.log)
             partition.configure(settings.min_insync_replicas)
+            partition.set_shared(settings.is_shared)
             if partition.advance():
                 self._parked.high_watermark_moved(partition)
             self._isr_changes.membership_changed(partition)

@@ -53,6 +53,8 @@ class Partition:
         "in_sync",
         "is_internal",
         "is_leader",
+        "is_restricted",
+        "is_shared",
         "leader_epoch",
         "leader_log_start_offset",
         "log",
@@ -80,7 +82,11 @@ class Partition:
         self.node_id = node_id
         self.log = log
         self.assignment = assignment
+        self.is_shared = True
+        """Whether any producer may write. Otherwise only the owner of the topic."""
         self.is_internal = assignment.topic_partition.topic in INTERNAL_TOPICS
+        self.is_restricted = self.is_internal
+        """Whether produce requests need further checks: one test on the hot path."""
         """Whether clients must not write to it."""
         self.leader_epoch = NO_EPOCH
         self.is_leader = False
@@ -210,6 +216,11 @@ class Partition:
         # Until then, this node does not know which minimum the controller applied.
         elr_is_unknown = not self.in_sync.committed.issuperset(self.in_sync.since_metadata)
         self.frozen = self.short_of_replicas or elr_is_unknown or bool(self.assignment.elr)
+
+    def set_shared(self, is_shared: bool) -> None:
+        """Whether any producer may write (`mqd.producer.access`)."""
+        self.is_shared = is_shared
+        self.is_restricted = self.is_internal or not is_shared
 
     def set_in_contact(self, in_contact: bool) -> None:
         self.in_contact = in_contact

@@ -15,3 +15,5 @@ class TopicSettings:
     """`leader.replication.throttled.replicas`."""
     follower_throttled: tuple[str, ...] = ()
     """`follower.replication.throttled.replicas`."""
+    is_shared: bool = True
+    """`mqd.producer.access=shared`."""

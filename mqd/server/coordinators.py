@@ -36,11 +36,13 @@ from mqd.relay.service import RelayService
 from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
 from mqd.resource_configs import group_option
+from mqd.server import acknowledged_retention
 from mqd.server.context import Context, Node
 from mqd.server.forward import Forwarder
 from mqd.server.handlers.seal_transactions import seal
 from mqd.server.handlers.write_txn_markers import write_markers
 from mqd.server.node_calls import NodeCalls
+from mqd.server.producer_access import refusal
 from mqd.server.share_state import ShareStatePersister
 from mqd.server.slices import finished_with_decompression
 from mqd.server.topics_view import ImageTopics
@@ -146,6 +148,7 @@ class Coordinators:
                 index,
                 transaction_version=lambda: image().features.get("transaction.version", 0),
                 share=share(TRANSACTIONS_TOPIC, plan.transactions),
+                refusal=lambda topic, transactional_id: refusal(image(), topic, transactional_id),
             ),
             check=lambda op: check(op, options),
             partitions=lambda: self._topics.partitions(TRANSACTIONS_TOPIC),
@@ -272,6 +275,7 @@ class Coordinators:
             nursery.start_soon(self.share.run)
             nursery.start_soon(self.relay.run)
             nursery.start_soon(self._markers.run)
+            nursery.start_soon(acknowledged_retention.run, self.node)
 
     def role_changed(self, partition: Partition) -> None:
         """A partition begins or ends to be led here."""

@@ -108,8 +108,10 @@ class Appender:
         for index, start, stop in partitions:
             partition = held.get(index)
             try:
-                if partition is None or must_check or start < 0 or partition.is_internal:
+                if partition is None or must_check or start < 0 or partition.is_restricted:
                     self._check(partition, name, topic_id, index, acks, start)
+                    if partition is not None and not partition.is_shared:
+                        check_transactional(partition, view, start, stop)
                     assert partition is not None
                     if confirmation is not None:
                         self._check_confirmed(partition, view, start, stop, confirmation)
@@ -301,6 +303,20 @@ class Appender:
                 if transactional and not partition.log.producers.in_transaction(producer_id, epoch):
                     waiting[partition] = producer_id, epoch, sequence
         return waiting
+
+
+def check_transactional(partition: Partition, view: memoryview, start: int, stop: int) -> None:
+    """Raises MqError for a batch without a transaction: the topic takes only those of its owner
+    (I57).
+    """
+    attributes = view[start + CODEC_POSITION] if stop - start > CODEC_POSITION else 0
+    if not attributes & TRANSACTIONAL_MASK:
+        topic = partition.assignment.topic_partition.topic
+        raise MqError(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            f"The topic '{topic}' takes only transactions of one producer (mqd.producer.access). "
+            "Set transactional.id",
+        )
 
 
 def is_idempotent(view: memoryview, start: int, stop: int) -> bool:

@@ -96,6 +96,9 @@ SERVED_TO_PEERS = (
     "broker_heartbeat",
     "broker_registration",
     "produce",
+    "claim_topic",
+    "describe_acknowledged_offsets",
+    "describe_idle_producer",
     "report_offline_replicas",
     "seal_transactions",
 )

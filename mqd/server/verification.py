@@ -165,7 +165,9 @@ class Verification:
                         held[guard] = partition
                         self._node.guards.take(guard)
             if not guards or (
-                supported is not SupportedOperation.ADD_PARTITION and not self.is_enabled
+                supported is not SupportedOperation.ADD_PARTITION
+                and not self.is_enabled
+                and not any(partition.is_restricted for partition in guards)
             ):
                 return VerificationResult({}, producer[0], guards)
             places = {partition.assignment.topic_partition: partition for partition in guards}
@@ -282,6 +284,12 @@ def produce_refusal(code: ErrorCode, supported: SupportedOperation) -> MqError:
             f"Underlying error: {code.name}"
         )
         return MqError(ErrorCode.NOT_ENOUGH_REPLICAS, reason)
+    if code is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+        reason = (
+            "Another transactional id owns the topic (mqd.producer.access=exclusive). "
+            "DescribeConfigs shows it as mqd.producer.owner"
+        )
+        return MqError(code, reason)
     if code is ErrorCode.INVALID_TXN_STATE:
         return MqError(code, "Partition was not added to the transaction")
     return MqError(code)

@@ -44,6 +44,9 @@ PEER_APIS = {
     "AlterPartition",
     "BrokerHeartbeat",
     "BrokerRegistration",
+    "ClaimTopic",
+    "DescribeAcknowledgedOffsets",
+    "DescribeIdleProducer",
     "ReportOfflineReplicas",
     "SealTransactions",
 }

@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
 from mqd.coordinator.account import UNBOUNDED, Account
+from mqd.coordinator.group.acknowledged import AcknowledgedOffsets
 from mqd.coordinator.group.classic import Classic
 from mqd.coordinator.group.classic_calls import ClassicCalls
 from mqd.coordinator.group.consumer import ConsumerGroups
@@ -90,6 +91,7 @@ class GroupShard:
             ShareGroups(self.state),
             SharePartitionsOfGroups(self.state),
             Listing(self.state, self.offset_deletion),
+            AcknowledgedOffsets(self.state, self.offsets.store),
             self.offsets,
             self._offset_fetches,
             self.offset_deletion,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import NamedTuple
+from uuid import UUID
 
 from mqd.share.ports import ShareKey
 from mqd.share.record_states import Batch
@@ -25,6 +26,12 @@ class ReadState(NamedTuple):
 
 class ReadSummary(NamedTuple):
     key: ShareKey
+
+
+class ListStates(NamedTuple):
+    """The share partitions of these topics, with their start offsets."""
+
+    topic_ids: frozenset[UUID]
 
 
 class WriteState(NamedTuple):

@@ -31,6 +31,7 @@ from mqd.coordinator.shard import (
 from mqd.coordinator.share.operations import (
     DeleteState,
     InitializeState,
+    ListStates,
     PruneLog,
     ReadState,
     ReadSummary,
@@ -134,6 +135,13 @@ class ShareShard:
                 return self._read(ticket, op)
             case ReadSummary():
                 return self._summary(ticket, op)
+            case ListStates():
+                found = [
+                    (key, state.start_offset)
+                    for key, state in self._states.items()
+                    if key.topic_id in op.topic_ids
+                ]
+                return _response_only(ticket, {"states": found})
             case WriteState():
                 return self._write(ticket, op, now)
             case DeleteState():

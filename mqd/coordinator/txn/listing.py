@@ -8,7 +8,7 @@ from typing import Any
 from mqd.coordinator.shard import NO_PRODUCER
 from mqd.coordinator.txn.operations import ListTransactions
 from mqd.coordinator.txn.store import TransactionStore
-from mqd.coordinator.txn.transaction import STATES_BY_LABEL
+from mqd.coordinator.txn.transaction import AT_REST, STATES_BY_LABEL
 from mqd.errors import ErrorCode, MqError
 
 
@@ -41,6 +41,16 @@ def described(store: TransactionStore, transactional_id: str) -> dict[str, Any]:
             for topic, group in groupby(partitions, key=lambda one: one.topic)
         ],
     }
+
+
+def idle_ms(store: TransactionStore, transactional_id: str, wall_ms: int) -> int:
+    """The time since the last change of a transactional id without a transaction, at least 0; -1 if
+    one is open. Raises MqError TRANSACTIONAL_ID_NOT_FOUND."""
+    described(store, transactional_id)
+    transaction = store.transactions[transactional_id]
+    if transaction.state not in AT_REST:
+        return -1
+    return max(0, wall_ms - transaction.updated_ms)
 
 
 def listed(store: TransactionStore, op: ListTransactions, wall_ms: int) -> list[dict[str, Any]]:

@@ -74,6 +74,14 @@ class DescribeTransaction:
 
 
 @dataclass(frozen=True, slots=True)
+class DescribeIdleProducer:
+    """Response: `idle_ms`, the time since the last transaction or initialization; -1 while a
+    transaction is open. TRANSACTIONAL_ID_NOT_FOUND."""
+
+    transactional_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class ListTransactions:
     """Response: `transaction_states`, rows of ListTransactions. An empty filter matches all."""
 

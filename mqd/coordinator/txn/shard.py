@@ -31,10 +31,11 @@ from mqd.coordinator.shard import (
 )
 from mqd.coordinator.txn import ending, initialization, partitions
 from mqd.coordinator.txn.expiration import Expiration
-from mqd.coordinator.txn.listing import described, listed
+from mqd.coordinator.txn.listing import described, idle_ms, listed
 from mqd.coordinator.txn.operations import (
     AbortTimedOut,
     AddPartitions,
+    DescribeIdleProducer,
     DescribeTransaction,
     EndTransaction,
     InitializeProducer,
@@ -67,14 +68,18 @@ class TransactionShard:
         *,
         transaction_version: Callable[[], int],
         share: Callable[[], int] = lambda: UNBOUNDED,
+        refusal: Callable[[str, str], MqError | None] = lambda topic, transactional_id: None,
     ) -> None:
         """`transaction_version()`: the level of that feature in this cluster.
+
+        `refusal(topic, transactional id)`: why that id must not write to the topic now (I57).
 
         `share()`: bytes that this shard may take (account.py).
         """
         self.store = TransactionStore()
         self.account = Account(f"{TRANSACTIONS_TOPIC}-{index}", share, lambda: self.store.bytes)
         self._options = options
+        self._refusal = refusal
         self._outcomes = Outcomes(transaction_version)
         self._expiration = Expiration(self.store, options, self._outcomes)
 
@@ -102,6 +107,9 @@ class TransactionShard:
                 return self._abort_timed_out(ticket, op, now)
             case DescribeTransaction():
                 return _response_only(ticket, described(self.store, op.transactional_id))
+            case DescribeIdleProducer():
+                idle = idle_ms(self.store, op.transactional_id, now.wall_ms)
+                return _response_only(ticket, {"idle_ms": idle})
             case ListTransactions():
                 rows = listed(self.store, op, now.wall_ms)
                 return _response_only(ticket, {"transaction_states": rows})
@@ -209,6 +217,10 @@ class TransactionShard:
 
     def _add_partitions(self, ticket: Ticket, op: AddPartitions, now: Moment) -> CoordinatorResult:
         current = self.store.get(op.transactional_id)
+        for topic in dict.fromkeys(one.topic for one in op.partitions):
+            # Without an await until the record is appended (I57).
+            if (refused := self._refusal(topic, op.transactional_id)) is not None:
+                raise refused
         added = partitions.add_partitions(
             current,
             op.producer,

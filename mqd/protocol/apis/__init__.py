@@ -87,6 +87,9 @@ _MODULES = {
     32_002: "report_offline_replicas",
     32_003: "seal_transactions",
     32_004: "find_records",
+    32_020: "claim_topic",
+    32_021: "describe_idle_producer",
+    32_022: "describe_acknowledged_offsets",
 }
 
 _KEYS = {module.replace("_", ""): key for key, module in _MODULES.items()}

@@ -22,6 +22,7 @@ from mqd.security.acls import Operation, ResourceType
 from mqd.server.authorization import is_authorized, require_cluster
 from mqd.server.context import CLIENT, Context, Node
 from mqd.server.handlers.transactions import known_to
+from mqd.server.producer_access import admit
 from mqd.server.slices import KEY_CHARS_A_ROW, SLICE_ROWS, finished_soon, others_first
 from mqd.types import INTERNAL_TOPICS, TopicPartition
 
@@ -50,6 +51,8 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
             request["v3_and_below_producer_id"], request["v3_and_below_producer_epoch"]
         )
         try:
+            topics = (one.topic for one in partitions)
+            await admit(context.node, transactional_id, producer, topics)
             await context.node.transactions.call(
                 transactional_id,
                 AddPartitions(transactional_id, producer, tuple(partitions), _FIRST_PROTOCOL),
@@ -94,6 +97,7 @@ async def _add(
             if transaction["verify_only"]:
                 errors = await _verified(node, transactional_id, producer, partitions)
             else:
+                await admit(node, transactional_id, producer, (one.topic for one in partitions))
                 op = AddPartitions(transactional_id, producer, tuple(partitions), _SECOND_PROTOCOL)
                 await node.transactions.call(transactional_id, op)
                 errors = dict.fromkeys(partitions, ErrorCode.NONE)

@@ -310,6 +310,28 @@ GOLDEN: list[tuple[str, str, int, str, dict[str, Any]]] = [
             ],
         },
     ),
+    (
+        "ClaimTopic",
+        "request",
+        0,
+        "02 74  02 62  02 61  02 02 63  00",
+        {"topic": "t", "transactional_id": "b", "expected_owner": "a", "fenced": ["c"]},
+    ),
+    (
+        "ClaimTopic",
+        "response",
+        0,
+        "0000 0000000000000007 00",
+        {"error_code": 0, "metadata_index": 7},
+    ),
+    ("DescribeIdleProducer", "request", 0, "02 62 00", {"transactional_id": "b"}),
+    (
+        "DescribeIdleProducer",
+        "response",
+        0,
+        "0069 ffffffffffffffff 0000000000000007 00",
+        {"error_code": 105, "idle_ms": -1, "metadata_index": 7},
+    ),
 ]
 
 

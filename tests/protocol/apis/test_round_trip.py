@@ -127,4 +127,7 @@ def test_only_peers_have_the_controller_s_apis() -> None:
         "AlterPartition",
         "ReportOfflineReplicas",
         "SealTransactions",
+        "ClaimTopic",
+        "DescribeIdleProducer",
+        "DescribeAcknowledgedOffsets",
     }
