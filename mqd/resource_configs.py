@@ -117,6 +117,11 @@ def _check_in_memory(values: Mapping[str, Value]) -> None:
             "A topic with mqd.storage=memory cannot be compacted: its oldest records leave when it "
             "is full. Set cleanup.policy=delete",
         )
+    if values.get("mqd.delay.target"):
+        raise MqError(
+            ErrorCode.INVALID_CONFIG,
+            "A delay topic cannot have mqd.storage=memory: it must not lose pending records",
+        )
     if values.get("flush.before.ack"):
         raise MqError(
             ErrorCode.INVALID_CONFIG,

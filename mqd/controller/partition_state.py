@@ -8,7 +8,7 @@ sync again. If ISR and ELR are empty, only the last leader may lead, once it is 
 replica leads only if the topic allows unclean elections, or an operator requests one.
 
 A partition in memory is lost with the processes of its in-sync and eligible replicas. As soon as
-all of them have reported that, one of them leads again, with an empty log (I60).
+all of them have reported that, one of them leads again, with an empty log (I59).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ElectionConditions:
     """Elect the first replica if it is in sync."""
     may_begin_empty: Collection[NodeId] = ()
     """Live replicas that have lost the records of a partition in memory. If no other replica may
-    have them, one of these begins an empty log (I60)."""
+    have them, one of these begins an empty log (I59)."""
 
 
 def next_partition_state(

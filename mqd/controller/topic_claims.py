@@ -3,7 +3,7 @@
 The owner is a config of the topic that only the cluster sets. So it is replicated, and every node
 knows it. A claim names the owner that it replaces. It succeeds only if that one is still the owner:
 of several claims, one does. The replaced owner is then listed as not fenced yet. The new one may
-produce after its coordinator has fenced all that are listed, and has settled the claim (I57).
+produce after its coordinator has fenced all that are listed, and has settled the claim (I60).
 """
 
 from __future__ import annotations

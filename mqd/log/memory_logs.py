@@ -9,7 +9,7 @@ soon as a new one begins, so the sizes of a log are:
 
 A process that ends loses its logs. If no other replica has the records, a leader begins an empty
 log at `first_offset(leader_epoch)`, beyond all offsets of earlier leader epochs. So no offset ever
-has two records, and a position from before the loss is out of range (I60).
+has two records, and a position from before the loss is out of range (I59).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def first_offset(leader_epoch: int) -> Offset:
 
 def has_offsets_for_a_segment(log: PartitionLog, base_offset: Offset) -> bool:
     """Whether all offsets of a segment that begins now are below those of the next leader epoch
-    (I60).
+    (I59).
     """
     leader_epoch = max(0, log.epochs.latest)
     return base_offset + (1 << 31) < leader_epoch + 1 << EPOCH_BITS

@@ -170,6 +170,11 @@ class LogService:
         """The number of partitions that the file descriptors of this process allow."""
         return self._descriptors.partitions_max
 
+    @property
+    def has_logs_in_memory(self) -> bool:
+        """Whether a topic with `mqd.storage=memory` has a partition here."""
+        return any(log.config.memory_bytes for log in self.logs.values())
+
     def _give_access(self) -> None:
         """Callers use the parts through the service."""
         registry = self.registry

@@ -1,5 +1,5 @@
 """The partitions in memory (`mqd.storage=memory`) whose records ended with the last process of this
-node, until it has copied them or leads without them (I60). A core.
+node, until it has copied them or leads without them (I59). A core.
 
 A start loses all of them. If another replica has the records, this node copies them and joins the
 ISR of that leader. If none has them, the controller elects one of the nodes that have reported the

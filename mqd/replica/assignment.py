@@ -33,7 +33,7 @@ class Assignment:
 
     begins_at: Offset | None = None
     """Where this node, as the leader of a partition in memory that is lost, has begun or begins an
-    empty log (I60)."""
+    empty log (I59)."""
 
     def lost_since(self, earlier: Assignment) -> frozenset[NodeId]:
         """Replicas that this assignment lists as lost, if it is newer than `earlier`.

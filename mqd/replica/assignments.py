@@ -83,7 +83,7 @@ class Assignments:
                 and partition is not None
                 and partition.log.log_end_offset < begins_at
             ):
-                # It had begun to copy the records of a leader that has lost them, too (I60).
+                # It had begun to copy the records of a leader that has lost them, too (I59).
                 self._close(partition)
                 self._logs.delete(topic_partition)
                 partition = None
@@ -248,7 +248,7 @@ class Assignments:
     ) -> list[TopicPartition]:
         """Delete logs on disk that are not assigned to this node: their topics were deleted while
         the node was down. Then take assigned logs offline that are missing on disk (I18), or that
-        ended with the last process (I60).
+        ended with the last process (I59).
 
         Called once, before the first `apply`. `in_memory`: those of topics with
         `mqd.storage=memory`.

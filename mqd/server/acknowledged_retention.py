@@ -1,5 +1,5 @@
 """Early retention of topics with `mqd.retention.acknowledged=true`: leaders delete segments below
-what every group has acknowledged (I58).
+what every group has acknowledged (I61).
 
 At each `log.retention.check.interval.ms`, the leader of such a partition asks every node that
 coordinates groups, in one request for many topics. It deletes nothing unless the responses cover
@@ -44,7 +44,9 @@ async def check(node: Node) -> None:
     """One round for all partitions that this node leads."""
     by_topic: dict[str, list[Partition]] = {}
     for partition in node.replica.partitions():
-        if partition.serves and partition.log.config.retention_acknowledged:
+        config = partition.log.config
+        # The relay of a delay topic decides what is pending there.
+        if partition.serves and config.retention_acknowledged and not config.mqd_delay_target:
             by_topic.setdefault(partition.assignment.topic_partition.topic, []).append(partition)
     topics = sorted(by_topic)
     for first in range(0, len(topics), TOPICS_AT_ONCE):
@@ -134,7 +136,7 @@ def _delete_below(node: Node, partition: Partition, bound: Offset) -> None:
     ends = [segment.next_offset for segment in log.segments[:-1] if segment.next_offset <= bound]
     if not ends or ends[-1] <= log.log_start_offset or "delete" not in log.config.cleanup_policy:
         return
-    # Every group has acknowledged all records below (I58).
+    # Every group has acknowledged all records below (I61).
     assert log.log_start_offset < ends[-1] <= partition.high_watermark
     logger.info(
         "deleting acknowledged records partition=%s up_to=%d acknowledged=%d",

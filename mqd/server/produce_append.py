@@ -307,7 +307,7 @@ class Appender:
 
 def check_transactional(partition: Partition, view: memoryview, start: int, stop: int) -> None:
     """Raises MqError for a batch without a transaction: the topic takes only those of its owner
-    (I57).
+    (I60).
     """
     attributes = view[start + CODEC_POSITION] if stop - start > CODEC_POSITION else 0
     if not attributes & TRANSACTIONAL_MASK:

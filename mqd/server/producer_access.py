@@ -1,5 +1,5 @@
 """Who may produce to a topic with `mqd.producer.access=exclusive` or `wait`: one transactional id,
-its owner (I57).
+its owner (I60).
 
 The coordinator of a transactional id admits it when its transaction adds a partition of the topic:
 

@@ -1,4 +1,4 @@
-"""The owner of a topic among the transactional ids (I57)."""
+"""The owner of a topic among the transactional ids (I60)."""
 
 from __future__ import annotations
 

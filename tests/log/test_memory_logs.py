@@ -1,4 +1,4 @@
-"""Logs in memory: their sizes, what they write, and where a lost one begins (I60)."""
+"""Logs in memory: their sizes, what they write, and where a lost one begins (I59)."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ async def test_a_lost_log_begins_beyond_all_earlier_offsets(tmp_path: Path) -> N
 
 
 async def test_a_leader_epoch_does_not_use_the_offsets_of_the_next_one(tmp_path: Path) -> None:
-    """Otherwise a log that begins again could give an offset to a second record (I60)."""
+    """Otherwise a log that begins again could give an offset to a second record (I59)."""
     service = service_in(tmp_path, FaultyDisk())
     await service.start()
     service.fence_lost_in_memory([PARTITION])

@@ -1,5 +1,5 @@
 """Topics with `mqd.storage=memory` on whole clusters in virtual time: what restarts lose, and what
-they must not (I60).
+they must not (I59).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Delete on acknowledge: segments that all groups have read are deleted early (I58)."""
+"""Delete on acknowledge: segments that all groups have read are deleted early (I61)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Topics that one producer at a time may write to (`mqd.producer.access`), on whole clusters in
-virtual time (I57).
+virtual time (I60).
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class TransactionShard:
     ) -> None:
         """`transaction_version()`: the level of that feature in this cluster.
 
-        `refusal(topic, transactional id)`: why that id must not write to the topic now (I57).
+        `refusal(topic, transactional id)`: why that id must not write to the topic now (I60).
 
         `share()`: bytes that this shard may take (account.py).
         """
@@ -218,7 +218,7 @@ class TransactionShard:
     def _add_partitions(self, ticket: Ticket, op: AddPartitions, now: Moment) -> CoordinatorResult:
         current = self.store.get(op.transactional_id)
         for topic in dict.fromkeys(one.topic for one in op.partitions):
-            # Without an await until the record is appended (I57).
+            # Without an await until the record is appended (I60).
             if (refused := self._refusal(topic, op.transactional_id)) is not None:
                 raise refused
         added = partitions.add_partitions(

@@ -207,7 +207,7 @@ class LogRegistry:
 
     def fence_lost_in_memory(self, assigned: Collection[TopicPartition]) -> None:
         """Fence the partitions in memory that the metadata had assigned to this node before this
-        start: the last process may have had their records (I60). Called once.
+        start: the last process may have had their records (I59). Called once.
         """
         for partition in assigned:
             self.offline[partition] = LOST

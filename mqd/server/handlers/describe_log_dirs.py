@@ -1,5 +1,5 @@
 """DescribeLogDirs, v1 to v5: the replicas in each log directory, and the usage of its disk (v4,
-KIP-827).
+KIP-827). Partitions in memory are in a directory of their own, if there are any.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 
 from mqd.errors import ErrorCode, MqError
 from mqd.io.disk import Disk
+from mqd.io.memory_files import MEMORY
 from mqd.security.acls import Operation
 from mqd.server.authorization import require_cluster
 from mqd.server.context import Context
@@ -30,7 +31,9 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
             )
     node = context.node
     results = []
-    for directory in node.logs.directories.values():
+    for directory in node.logs.registry.directories.values():
+        if directory.path == MEMORY and not node.logs.has_logs_in_memory:
+            continue
         if directory.failed is not None:
             results.append(
                 {
