@@ -358,7 +358,8 @@ class ShareShard:
 
     def _after(self, current: ShareState, update: ShareUpdate) -> ShareState:
         """A copy of the state after an update."""
-        start = current.start_offset if update.start_offset == NO_OFFSET else update.start_offset
+        # The leader may not know yet that earlier records are done, and have moved the start (I59).
+        start = max(current.start_offset, update.start_offset)
         states = RecordStates(max(0, start))
         for batch in (*current.states.batches(), *update.state_batches):
             states.store(batch)

@@ -152,6 +152,15 @@ def test_the_start_offset_moves_behind_records_that_are_done() -> None:
     assert coordinator.read() == (4, (Batch(5, 5, AVAILABLE, 2),))
 
 
+def test_a_snapshot_never_moves_the_start_offset_back() -> None:
+    """The leader may have computed its start offset before it knew that other records are done."""
+    coordinator = Coordinator(**{"share.coordinator.snapshot.update.records.per.snapshot": 2})
+    coordinator.initialize()
+    coordinator.write(Batch(0, 3, ACKNOWLEDGED, 1), start=0)
+    coordinator.write(Batch(5, 5, AVAILABLE, 1), start=0)
+    assert coordinator.read() == (4, (Batch(5, 5, AVAILABLE, 1),))
+
+
 def test_a_deleted_state_and_that_of_a_deleted_topic_are_gone() -> None:
     coordinator = Coordinator()
     coordinator.initialize()
