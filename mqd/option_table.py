@@ -3086,6 +3086,13 @@ _GROUP_TABLE: Final = (
         valid=("read_committed", "read_uncommitted"),
     ),
     _group(
+        "share.key.affinity",
+        BOOLEAN,
+        False,
+        DONE,
+        "Whether records of one key are delivered one at a time, in their order",
+    ),
+    _group(
         "share.partition.max.record.locks",
         INT,
         2000,

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from mqd.protocol.batch import iterate_batches
 from mqd.protocol.markers import parse_end_marker
+from mqd.protocol.record_reader import iterate_records
+from mqd.share.key_affinity import KeyOf
 from mqd.types import Offset
 
 
@@ -20,6 +22,8 @@ class ReadBatch(NamedTuple):
     last_offset: Offset
     is_aborted: bool
     """Whether it is of an aborted transaction, and the group reads committed records only."""
+    has_records: bool = True
+    """Whether it is not a marker of a transaction."""
 
 
 def read_batches(
@@ -48,6 +52,28 @@ def read_batches(
             else:
                 is_aborted = producer_id in open_aborted
         found.append(
-            ReadBatch(start, start + size, header.base_offset, header.last_offset, is_aborted)
+            ReadBatch(
+                start,
+                start + size,
+                header.base_offset,
+                header.last_offset,
+                is_aborted,
+                not header.is_control,
+            )
         )
     return found
+
+
+def keys_of(data: bytes | memoryview, batches: Iterable[ReadBatch]) -> list[KeyOf]:
+    """The key of each record of these batches that may be delivered, decompressed. Raises MqError
+    CORRUPT_MESSAGE. It takes milliseconds for each MiB: call it in a worker thread.
+
+    The hash is random for each process, so that nobody can choose keys with one hash.
+    """
+    view = memoryview(data)
+    return [
+        KeyOf(record.offset, None if record.key is None else hash(record.key))
+        for batch in batches
+        if batch.has_records and not batch.is_aborted
+        for record in iterate_records(view, batch.start)
+    ]

@@ -6,7 +6,7 @@ are done cost one range, however many they are. Only unfinished records between 
 cost memory: RANGE_BYTES for each range.
 
 Invariant: a record is in one range, so at most one member has acquired it. A record that is
-ACKNOWLEDGED or ARCHIVED never changes its state again.
+ACKNOWLEDGED or ARCHIVED never changes its state again (I62).
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from mqd.types import Offset
 RANGE_BYTES: Final = 200
 """Memory of one range, with its places in the lists."""
 NO_DEADLINE: Final = 0.0
+_ENTRIES_KEPT: Final = 64
+"""Entries of the heap of available offsets that may be out of date, besides two for each range."""
 
 
 class RecordState(IntEnum):
@@ -119,7 +121,9 @@ class RecordStates:
 
     def within(self, first: Offset, last: Offset) -> list[tuple[Offset, Range]]:
         """The ranges from `first` to `last`, both included, cut at both ends. Neither changes."""
-        found = []
+        found: list[tuple[Offset, Range]] = []
+        if last < first:
+            return found
         position = max(0, bisect_right(self._firsts, first) - 1)
         while position < len(self._ranges) and self._firsts[position] <= last:
             begin, one = self._firsts[position], self._ranges[position]
@@ -145,7 +149,7 @@ class RecordStates:
         self._firsts.insert(position, first)
         self._ranges.insert(position, new)
         if new.state is RecordState.AVAILABLE:
-            heapq.heappush(self._available, first)
+            self._note_available(first)
         if position + 1 < len(self._ranges):
             self._join(position + 1)
         if position:
@@ -223,8 +227,13 @@ class RecordStates:
         self._ranges.insert(position + 1, whole.copy(whole.last))
         whole.last = offset - 1
         if whole.state is RecordState.AVAILABLE:
-            heapq.heappush(self._available, offset)
+            self._note_available(offset)
         return position + 1
+
+    def _note_available(self, offset: Offset) -> None:
+        heapq.heappush(self._available, offset)
+        if len(self._available) > 2 * len(self._ranges) + _ENTRIES_KEPT:  # most are out of date
+            self._available = [first for first, one in self if one.state is RecordState.AVAILABLE]
 
     def _join(self, position: int) -> None:
         """Join the range with the one before it if both are in the same state."""

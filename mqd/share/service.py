@@ -26,8 +26,9 @@ from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
 from mqd.replica.waiters import FetchWaiter
 from mqd.resource_configs import AUTO_OFFSET_RESET, EARLIEST, LATEST, parse_offset_reset
+from mqd.share.key_affinity import KeyOf
 from mqd.share.ports import GroupOption, Persister, ShareKey
-from mqd.share.reading import ReadBatch, read_batches
+from mqd.share.reading import ReadBatch, keys_of, read_batches
 from mqd.share.record_states import Batch, RecordState
 from mqd.share.sessions import ShareSession, ShareSessions
 from mqd.share.share_partition import (
@@ -48,6 +49,7 @@ _READ_BYTES_MAX: Final = MIB
 """Read from one partition for one fetch."""
 _READ_BYTES_MIN: Final = 64 * KIB
 _BATCHES_PER_WRITE: Final = 5_000
+KEY_AFFINITY: Final = "share.key.affinity"
 _REFUSED_FOR_GOOD = frozenset(
     {
         ErrorCode.FENCED_LEADER_EPOCH,
@@ -146,18 +148,22 @@ class ShareService:
         self._offset_for_time = offset_for_time
         self._led: dict[ShareKey, LedSharePartition] = {}
         self._nursery: trio.Nursery | None = None
+        """None before `run`, and after it: connections that the node closes then end sessions."""
         self._earlier_deadline = trio.Event()
         self._expires_at = math.inf
 
     async def run(self) -> None:
         """Own the tasks of share partitions, and end acquisition locks; until cancelled."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            while True:
-                self._expire()
-                earlier = self._earlier_deadline = trio.Event()
-                with trio.move_on_after(max(0.0, self._expires_at - self._clock.monotonic())):
-                    await earlier.wait()
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                while True:
+                    self._expire()
+                    earlier = self._earlier_deadline = trio.Event()
+                    with trio.move_on_after(max(0.0, self._expires_at - self._clock.monotonic())):
+                        await earlier.wait()
+        finally:
+            self._nursery = None
 
     # -- leadership --------------------------------------------------------------------------------
 
@@ -173,8 +179,9 @@ class ShareService:
         if led is None or led.partition is not partition or not led.is_current:
             if led is not None:
                 self._drop(led)
+            if self._nursery is None:
+                raise partition.not_leader()
             led = self._led[key] = LedSharePartition(key, partition, partition.leader_epoch)
-            assert self._nursery is not None
             self._nursery.start_soon(self._load, led)
         if led.core is None:
             await led.loaded.wait()
@@ -264,6 +271,7 @@ class ShareService:
         """Acquire records for a member. None if none are available now. Raises MqError."""
         core, partition = _core_of(led), led.partition
         core.limits = self._limits(led.key.group_id)
+        core.order_by_key(self._option(led.key.group_id, KEY_AFFINITY))
         while True:
             if not led.is_current:
                 raise partition.not_leader()
@@ -294,7 +302,10 @@ class ShareService:
             data = await self._disk.offload(part.file.read_at, part.position, part.size)
             if not led.is_current:
                 raise partition.not_leader()
-            acquired = self._acquire(core, member_id, data, offset, aborted, limits)
+            if core.affinity is not None:
+                acquired = await self._acquire_by_key(led, member_id, data, offset, aborted, limits)
+            else:
+                acquired = self._acquire(core, member_id, data, offset, aborted, limits)
             if acquired is not None:
                 return acquired
             if core.next_fetch_offset() == offset:
@@ -327,6 +338,45 @@ class ShareService:
         self._expect_deadline(core)
         start, end = _span(batches, rows[0].first_offset, rows[-1].last_offset)
         return Acquired(data[start:end], rows)
+
+    async def _acquire_by_key(
+        self,
+        led: LedSharePartition,
+        member_id: str,
+        data: bytes,
+        offset: Offset,
+        aborted: list[tuple[int, Offset]] | None,
+        limits: FetchLimits,
+    ) -> Acquired | None:
+        """The same, for a group with `share.key.affinity`: learns the keys of records that it reads
+        for the first time."""
+        core = _core_of(led)
+        batches = read_batches(data, aborted)
+        affinity = core.affinity
+        if affinity is None or not batches:
+            return None
+        last = batches[-1].last_offset
+        keys: list[KeyOf] = []
+        if last >= affinity.known_end:
+            unknown = [one for one in batches if one.last_offset >= affinity.known_end]
+            keys = await self._disk.offload(keys_of, data, unknown)
+            if not led.is_current:
+                raise led.partition.not_leader()
+            if core.affinity is not affinity:
+                return None  # the option has changed
+            core.learn_keys(keys, offset, last)
+        rows = core.acquire_by_key(
+            member_id,
+            batches[0].first_offset,
+            last,
+            max_records=limits.max_records,
+            batch_size=limits.batch_size,
+            now=self._clock.monotonic(),
+        )
+        if not rows:
+            return None
+        self._expect_deadline(core)
+        return Acquired(_of_rows(data, batches, rows), rows)
 
     def _reads_committed(self, led: LedSharePartition) -> bool:
         isolation: str = self._option(led.key.group_id, "share.isolation.level")
@@ -383,10 +433,13 @@ class ShareService:
 
     def _write(self, led: LedSharePartition, update: Update) -> _Write:
         write = _Write(update)
+        if self._nursery is None:
+            write.error = led.partition.not_leader()
+            write.done.set()
+            return write
         led.writes.append(write)
         if not led.is_writing:
             led.is_writing = True
-            assert self._nursery is not None
             self._nursery.start_soon(self._write_all, led)
         return write
 
@@ -463,7 +516,9 @@ class ShareService:
                     len(update.batches),
                 )
                 self._write(led, update)
-                if any(one.state is RecordState.AVAILABLE for one in update.batches):
+                if led.core.affinity is not None or any(
+                    one.state is RecordState.AVAILABLE for one in update.batches
+                ):
                     self._wake(led)
             deadline = led.core.next_deadline()
             if deadline is not None:
@@ -474,6 +529,19 @@ class ShareService:
 def _core_of(led: LedSharePartition) -> SharePartition:
     assert led.core is not None, "it is loaded"
     return led.core
+
+
+def _of_rows(data: bytes, batches: Sequence[ReadBatch], rows: Sequence[AcquiredRecords]) -> bytes:
+    """The batches with records of these rows. Both are in order."""
+    found, position = [], 0
+    for batch in batches:
+        while position < len(rows) and rows[position].last_offset < batch.first_offset:
+            position += 1
+        if position == len(rows):
+            break
+        if rows[position].first_offset <= batch.last_offset:
+            found.append(data[batch.start : batch.end])
+    return b"".join(found)
 
 
 def _span(batches: Sequence[ReadBatch], first: Offset, last: Offset) -> tuple[int, int]:

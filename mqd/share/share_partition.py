@@ -20,6 +20,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from mqd.errors import ErrorCode, MqError
+from mqd.share.key_affinity import KeyAffinity, KeyOf
 from mqd.share.record_states import DONE, NO_DEADLINE, Batch, Range, RecordState, RecordStates
 from mqd.types import Offset
 
@@ -95,6 +96,8 @@ class SharePartition:
     """Records that are acquired now."""
     _locks: list[tuple[float, Offset, Offset]] = field(default_factory=list)
     """A heap of (end of the lock, first offset, last offset). An entry may be out of date."""
+    affinity: KeyAffinity | None = None
+    """The order of records by key, if the group has `share.key.affinity`."""
 
     @staticmethod
     def loaded(start_offset: Offset, batches: Iterable[Batch], limits: Limits) -> SharePartition:
@@ -111,6 +114,8 @@ class SharePartition:
         """The first offset that may be acquired. None while the bounds allow nothing."""
         if self.acquired_count >= self.limits.record_locks:
             return None
+        if self.affinity is not None:
+            return self._next_by_key(self.affinity)
         available = self.states.next_available()
         if available is not None:
             return available
@@ -157,6 +162,95 @@ class SharePartition:
                 _add(acquired, begin, end, count + 1, batch_size)
         return acquired
 
+    # -- records by key ----------------------------------------------------------------------------
+
+    def order_by_key(self, wanted: bool) -> None:
+        """Begin or end the order by key (key_affinity.py), when the option of the group changes."""
+        if wanted != (self.affinity is not None):
+            self.affinity = KeyAffinity(self.states.start_offset) if wanted else None
+
+    def _next_by_key(self, affinity: KeyAffinity) -> Offset | None:
+        ready = affinity.next_ready()
+        if ready is not None:
+            return ready
+        if max(affinity.size, self.states.size) >= self.limits.state_bytes:
+            return None
+        return max(affinity.known_end, self.states.start_offset)
+
+    def learn_keys(self, keys: Sequence[KeyOf], first: Offset, last: Offset) -> None:
+        """The keys of all records of the log from `first`, which is at most `known_end`, to `last`.
+        Offsets without a record are archived.
+        """
+        affinity = self.affinity
+        assert affinity is not None
+        first = max(first, affinity.known_end, self.states.start_offset)
+        if last < first:
+            return
+        if last >= self.states.end_offset:
+            self.states.put(self.states.end_offset, Range(last, RecordState.AVAILABLE))
+        unfinished = [
+            one for one in keys if first <= one.offset <= last and self._state_of(one.offset)
+        ]
+        affinity.learn(unfinished, last + 1, self._is_available)
+        covered = first
+        for one in keys:
+            if one.offset >= covered:
+                self.archive(covered, one.offset - 1)
+                covered = one.offset + 1
+        self.archive(covered, last)
+
+    def acquire_by_key(
+        self,
+        member_id: str,
+        first: Offset,
+        last: Offset,
+        *,
+        max_records: int,
+        batch_size: int,
+        now: float,
+    ) -> list[AcquiredRecords]:
+        """Acquire the first available record of each key, and records without a key, of these
+        offsets."""
+        affinity = self.affinity
+        assert affinity is not None
+        wanted = min(max_records, self.limits.record_locks - self.acquired_count)
+        deadline = now + self.limits.lock_seconds
+        acquired: list[AcquiredRecords] = []
+        for offset in affinity.ready_between(first, last)[: max(0, wanted)]:
+            [(_, one)] = self.states.within(offset, offset)
+            assert one.state is RecordState.AVAILABLE, one
+            count = one.delivery_count + 1
+            self.states.put(offset, Range(offset, RecordState.ACQUIRED, count, member_id, deadline))
+            affinity.acquired(offset)
+            heapq.heappush(self._locks, (deadline, offset, offset))
+            self.acquired_count += 1
+            _add(acquired, offset, offset, count, batch_size)
+        return acquired
+
+    def _state_of(self, offset: Offset) -> bool:
+        """Whether the record is not done."""
+        found = self.states.within(offset, offset)
+        return bool(found) and found[0][1].state not in DONE
+
+    def _is_available(self, offset: Offset) -> bool:
+        found = self.states.within(offset, offset)
+        return bool(found) and found[0][1].state is RecordState.AVAILABLE
+
+    def _ended_by_key(self, first: Offset, last: Offset, state: RecordState) -> None:
+        """These records were acquired, and have this state now."""
+        affinity = self.affinity
+        if affinity is None:
+            return
+        for offset in range(first, last + 1):
+            if state not in DONE:
+                affinity.available(offset)
+                continue
+            head = affinity.done(offset)
+            if head is not None and self._is_available(head):
+                affinity.available(head)
+
+    # -- records that are not delivered ------------------------------------------------------------
+
     def archive(self, first: Offset, last: Offset) -> None:
         """Archive the available records among these, up to the end offset: no record has their
         offset, or it is of an aborted transaction.
@@ -164,6 +258,7 @@ class SharePartition:
         for begin, one in self.states.within(max(first, self.states.start_offset), last):
             if one.state is RecordState.AVAILABLE:
                 self.states.put(begin, Range(one.last, RecordState.ARCHIVED))
+                self._ended_by_key(begin, one.last, RecordState.ARCHIVED)
         self.states.advance()
 
     def skip(self, first: Offset, last: Offset) -> None:
@@ -233,7 +328,7 @@ class SharePartition:
     def _owned(self, member_id: str, first: Offset, last: Offset) -> list[tuple[Offset, Range]]:
         """The ranges of these records, without those before the start offset.
 
-        Raises MqError INVALID_RECORD_STATE unless the member has acquired all of them.
+        Raises MqError INVALID_RECORD_STATE unless the member has acquired all of them (I62).
         """
         first = max(first, self.states.start_offset)
         if last < first:
@@ -270,6 +365,7 @@ class SharePartition:
                 if stored:
                     self._end_acquisition(begin, one, batch.state, one.delivery_count)
                     became_available |= batch.state is RecordState.AVAILABLE
+                    became_available |= self.affinity is not None  # the next record of its key
                 else:
                     one.next_state = None
                     self.states.put(begin, one)
@@ -315,6 +411,9 @@ class SharePartition:
             if one.state is RecordState.ACQUIRED:
                 self.acquired_count = -1
         moved = self.states.remove_before(log_start_offset)
+        if moved and self.affinity is not None:
+            for offset in self.affinity.before(self.states.start_offset):
+                self._ended_by_key(offset, offset, RecordState.ARCHIVED)
         if self.acquired_count < 0:
             self.acquired_count = sum(
                 one.last - first + 1
@@ -335,6 +434,7 @@ class SharePartition:
         if state in DONE:
             delivery_count = 0  # so that neighbours that are done become one range
         self.states.put(begin, Range(acquired.last, state, delivery_count, NO_MEMBER, NO_DEADLINE))
+        self._ended_by_key(begin, acquired.last, state)
 
     def _state_after(self, state: RecordState, delivery_count: int) -> RecordState:
         if state is RecordState.AVAILABLE and delivery_count >= self.limits.delivery_count:

@@ -70,8 +70,13 @@ class Member:
         return [(one.first_offset, one.last_offset, one.delivery_count) for one in found]
 
     async def row(
-        self, *acknowledged: tuple[int, int, int], wait_ms: int = 0, epoch: int | None = None
+        self,
+        *acknowledged: tuple[int, int, int],
+        wait_ms: int = 0,
+        epoch: int | None = None,
+        max_records: int = 500,
     ) -> Any:
+        """`max_records` is exact if it is less than 500 (KIP-1206)."""
         batches = [
             {"first_offset": first, "last_offset": last, "acknowledge_types": [kind]}
             for first, last, kind in acknowledged
@@ -87,7 +92,8 @@ class Member:
                 "share_session_epoch": self._epoch if epoch is None else epoch,
                 "max_wait_ms": wait_ms,
                 "min_bytes": 1,
-                "max_records": 500,
+                "max_records": max_records,
+                "share_acquire_mode": int(max_records < 500),
                 "batch_size": 500,
                 "is_renew_ack": any(kind == RENEW for _, _, kind in acknowledged),
                 "topics": [{"topic_id": self.topic_id, "partitions": [partition]}],
@@ -203,6 +209,27 @@ async def test_a_lock_ends_and_can_be_renewed() -> None:
             assert (await member.row((0, 0, RENEW))).acknowledge_error_code == 0
         assert await member.fetch(wait_ms=5_000) == [(1, 1, 2)]
         assert await member.fetch((1, 1, ACCEPT), wait_ms=5_000) == [(0, 0, 2)]
+
+
+@simulated(seed=4)
+async def test_a_session_may_end_while_its_node_ends() -> None:
+    async with Cluster(nodes=1, options=OPTIONS) as cluster:
+        client = await cluster.connect(1)
+        await create_topic(client, TOPIC)
+        await configure(client, share_auto_offset_reset="earliest")
+        await write(client, b"0")
+        member = Member(client, "m1")
+        await member.join()
+        assert await member.fetch() == [(0, 0, 1)]
+        share = cluster.daemon(1).coordinators.share
+        share._nursery.cancel_scope.cancel()
+        while share._nursery is not None:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        row = await member.row((0, 0, ACCEPT))
+        assert row.acknowledge_error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        share.connection_closed("nobody")
+        [session] = share.sessions._sessions.values()
+        share.release(session)
 
 
 async def test_errors_of_sessions_and_acknowledgements(tmp_path: Path) -> None:

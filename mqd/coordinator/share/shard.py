@@ -358,7 +358,7 @@ class ShareShard:
 
     def _after(self, current: ShareState, update: ShareUpdate) -> ShareState:
         """A copy of the state after an update."""
-        # The leader may not know yet that earlier records are done, and have moved the start (I59).
+        # The leader may not know yet that earlier records are done, and have moved the start (I62).
         start = max(current.start_offset, update.start_offset)
         states = RecordStates(max(0, start))
         for batch in (*current.states.batches(), *update.state_batches):

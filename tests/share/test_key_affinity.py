@@ -1,0 +1,242 @@
+"""Records of one key are delivered one at a time, in their order: against a model, and by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from mqd.share.key_affinity import KeyOf
+from mqd.share.record_states import Batch, RecordState
+from mqd.share.share_partition import (
+    Acknowledgement,
+    AcknowledgeType,
+    Limits,
+    SharePartition,
+    Update,
+)
+
+LIMITS = Limits(delivery_count=3, record_locks=20, lock_seconds=10.0, state_bytes=1 << 20)
+DONE = (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)
+A, B = 1, 2
+
+
+def started(start_offset: int = 0, *batches: Batch) -> SharePartition:
+    partition = SharePartition.loaded(start_offset, batches, LIMITS)
+    partition.order_by_key(True)
+    return partition
+
+
+def learn(partition: SharePartition, first: int, *keys: int | None) -> None:
+    rows = [KeyOf(offset, key) for offset, key in enumerate(keys, first)]
+    partition.learn_keys(rows, first, first + len(keys) - 1)
+
+
+def acquire(
+    partition: SharePartition, member: str = "m", most: int = 100, now: float = 0.0
+) -> list[int]:
+    rows = partition.acquire_by_key(member, 0, 1_000, max_records=most, batch_size=100, now=now)
+    return [offset for one in rows for offset in range(one.first_offset, one.last_offset + 1)]
+
+
+def acknowledge(
+    partition: SharePartition, offset: int, kind: AcknowledgeType, member: str = "m"
+) -> None:
+    update = partition.acknowledge(member, [Acknowledgement(offset, offset, [kind])], 0.0)
+    assert update is not None
+    partition.complete(update, stored=True)
+
+
+def test_a_key_waits_for_its_acknowledgement() -> None:
+    partition = started()
+    learn(partition, 0, A, A, B, None, A, None)
+    assert acquire(partition) == [0, 2, 3, 5], "the first of each key, and those without one"
+    assert acquire(partition, "other") == []
+    acknowledge(partition, 0, AcknowledgeType.ACCEPT)
+    assert acquire(partition, "other") == [1]
+    assert partition.states.start_offset == 1
+
+
+@pytest.mark.parametrize("how", ["released", "expired", "left"])
+def test_a_returned_record_comes_before_later_ones_of_its_key(how: str) -> None:
+    partition = started()
+    learn(partition, 0, A, A, B)
+    assert acquire(partition) == [0, 2]
+    if how == "released":
+        acknowledge(partition, 0, AcknowledgeType.RELEASE)
+    elif how == "expired":
+        partition.expire(10.0)
+    else:
+        partition.release_all("m")
+    assert acquire(partition, "other", most=1) == [0]
+
+
+def test_a_rejected_record_and_one_at_its_limit_free_the_next() -> None:
+    partition = started()
+    learn(partition, 0, A, A, A)
+    assert acquire(partition) == [0]
+    acknowledge(partition, 0, AcknowledgeType.REJECT)
+    for delivery in range(LIMITS.delivery_count):
+        assert acquire(partition, now=20.0 * delivery) == [1]
+        partition.expire(20.0 * delivery + 10.0)
+    assert acquire(partition) == [2]
+
+
+def test_a_new_leader_learns_the_keys_of_unfinished_records_first() -> None:
+    stored = (Batch(1, 1, RecordState.ACKNOWLEDGED, 1), Batch(3, 3, RecordState.AVAILABLE, 1))
+    partition = started(0, *stored)
+    assert partition.next_fetch_offset() == 0
+    learn(partition, 0, A, A, B, A)
+    assert acquire(partition) == [0, 2]
+    acknowledge(partition, 0, AcknowledgeType.ACCEPT)
+    assert acquire(partition) == [3], "1 was done before"
+
+
+def test_offsets_without_records_are_archived() -> None:
+    partition = started()
+    partition.learn_keys([KeyOf(1, A), KeyOf(4, A)], 0, 6)
+    assert acquire(partition) == [1]
+    acknowledge(partition, 1, AcknowledgeType.ACCEPT)
+    assert partition.states.start_offset == 4
+    assert acquire(partition) == [4]
+    acknowledge(partition, 4, AcknowledgeType.ACCEPT)
+    assert partition.states.start_offset == 7
+
+
+def test_bytes_bound_the_keys() -> None:
+    partition = started()
+    partition.limits = LIMITS._replace(state_bytes=1_000)
+    learn(partition, 0, A, A, A, A)
+    assert acquire(partition) == [0]
+    assert partition.next_fetch_offset() is None
+    acknowledge(partition, 0, AcknowledgeType.ACCEPT)
+    assert partition.next_fetch_offset() == 1
+
+
+def test_the_option_may_change_while_records_are_acquired() -> None:
+    partition = SharePartition.loaded(0, (), LIMITS)
+    rows = partition.acquire("m", [(0, 2)], max_records=9, batch_size=9, exact=False, now=0.0)
+    assert rows[0].last_offset == 2
+    partition.order_by_key(True)
+    learn(partition, 0, A, A, A, A)
+    assert acquire(partition) == []
+    acknowledge(partition, 1, AcknowledgeType.ACCEPT)
+    acknowledge(partition, 2, AcknowledgeType.RELEASE)
+    assert acquire(partition, "other") == []
+    acknowledge(partition, 0, AcknowledgeType.ACCEPT)
+    assert acquire(partition, "other") == [2]
+    partition.order_by_key(False)
+    assert partition.next_fetch_offset() == 3
+
+
+@dataclass
+class Model:
+    """All records, with a state for each."""
+
+    keys: list[int | None] = field(default_factory=list)
+    states: list[RecordState] = field(default_factory=list)
+    members: dict[int, str] = field(default_factory=dict)
+    pending: set[int] = field(default_factory=set)
+    counts: dict[int, int] = field(default_factory=dict)
+
+    def eligible(self) -> list[int]:
+        found, blocked = [], set()
+        for offset, (key, state) in enumerate(zip(self.keys, self.states, strict=True)):
+            if state in DONE:
+                continue
+            if key not in blocked and state is RecordState.AVAILABLE:
+                found.append(offset)
+            if key is not None:
+                blocked.add(key)
+        return found
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("learn"),
+            st.lists(st.sampled_from([None, 1, 2, 3]), min_size=1, max_size=5),
+        ),
+        st.tuples(st.just("acquire"), st.sampled_from("ab"), st.integers(1, 6)),
+        st.tuples(
+            st.just("acknowledge"),
+            st.integers(0, 30),
+            st.sampled_from([AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE]),
+        ),
+        st.tuples(st.just("complete"), st.integers(0, 5), st.booleans()),
+        st.tuples(st.just("leave"), st.sampled_from("ab")),
+        st.tuples(st.just("expire")),
+        st.tuples(st.just("trim"), st.integers(1, 3)),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(STEPS)
+def test_random_histories_are_as_in_the_model(steps: list[tuple[object, ...]]) -> None:
+    partition, model = started(), Model()
+    updates: list[Update] = []
+    now = 0.0
+    for name, *arguments in steps:
+        if name == "learn":
+            keys = arguments[0]
+            assert isinstance(keys, list)
+            learn(partition, len(model.keys), *keys)
+            model.keys += keys
+            model.states += [RecordState.AVAILABLE] * len(keys)
+        elif name == "acquire":
+            member, most = str(arguments[0]), int(str(arguments[1]))
+            room = LIMITS.record_locks - len(model.members)
+            expected = model.eligible()[: min(most, room)]
+            assert acquire(partition, member, most, now) == expected
+            for offset in expected:
+                model.states[offset] = RecordState.ACQUIRED
+                model.members[offset] = member
+                model.counts[offset] = model.counts.get(offset, 0) + 1
+        elif name == "acknowledge":
+            offset = int(str(arguments[0]))
+            if offset in model.members and offset not in model.pending:
+                kinds = [int(str(arguments[1].value))]  # type: ignore[attr-defined]
+                one = Acknowledgement(offset, offset, kinds)
+                update = partition.acknowledge(model.members[offset], [one], now)
+                assert update is not None
+                updates.append(update)
+                model.pending.add(offset)
+        elif name == "complete" and updates:
+            update = updates.pop(int(str(arguments[0])) % len(updates))
+            partition.complete(update, stored=bool(arguments[1]))
+            for batch in update.batches:
+                model.pending.discard(batch.first_offset)
+                if arguments[1] and batch.first_offset in model.members:
+                    end(model, batch.first_offset, batch.state)
+        elif name in ("leave", "expire"):
+            now += 11.0 if name == "expire" else 0.0
+            if name == "leave":
+                partition.release_all(str(arguments[0]))
+            else:
+                partition.expire(now)
+            for offset, member in list(model.members.items()):
+                if offset not in model.pending and (name == "expire" or member == arguments[0]):
+                    model.counts[offset] -= name == "leave"
+                    limit = model.counts[offset] >= LIMITS.delivery_count
+                    end(model, offset, RecordState.ARCHIVED if limit else RecordState.AVAILABLE)
+        elif name == "trim":
+            start = min(partition.states.start_offset + int(str(arguments[0])), len(model.keys))
+            partition.log_start_moved(start)
+            for offset in range(start):
+                if model.states[offset] not in DONE:
+                    end(model, offset, RecordState.ARCHIVED)
+        assert partition.affinity is not None
+        partition.affinity.check()
+        unfinished = [one for one, state in enumerate(model.states) if state not in DONE]
+        assert partition.states.start_offset == min(unfinished, default=len(model.keys))
+        assert partition.affinity.next_ready() == min(model.eligible(), default=None)
+        assert partition.acquired_count == len(model.members)
+
+
+def end(model: Model, offset: int, state: RecordState) -> None:
+    model.states[offset] = state
+    model.members.pop(offset, None)
+    model.pending.discard(offset)
