@@ -13,15 +13,19 @@ from mqd.client.group_consumer import GroupConsumer
 from mqd.testing.checker import Anomaly, Outcome
 from mqd.testing.clients.common import owned
 from mqd.testing.clients.groups import Groups
+from mqd.testing.clients.shares import Shares
 from mqd.testing.clients.transaction_steps import TransactionSteps
 from mqd.testing.clients.transactions import TOPIC, Transactional
 from mqd.testing.clients.two_phase import TwoPhase
 from mqd.testing.convergence import CONVERGE_SECONDS, LOOK_SECONDS, LivenessError
-from mqd.testing.formation import COPIED
+from mqd.testing.formation import COPIED, ORDERED_SHARE_GROUP, SHARE_GROUPS
 from mqd.testing.group_ledger import GroupLedger
 from mqd.testing.ledger import Ledger
+from mqd.testing.node_options import SHARE_LOCK_SECONDS
 from mqd.testing.probes.groups import GroupProbe
 from mqd.testing.probes.probes import Probes
+from mqd.testing.probes.shares import ShareTerms
+from mqd.testing.share_ledger import ShareLedger
 from mqd.types import TopicPartition
 
 DRAIN_SECONDS_MAX = 10 * CONVERGE_SECONDS
@@ -38,17 +42,22 @@ class CoordinatedLoad:
         new_client: Callable[[str], Awaitable[ClusterClient]],
         source: Callable[[str], random.Random],
         request_seconds: float,
+        delivery_limit: int,
     ) -> None:
+        """`delivery_limit`: of all share groups."""
         self.ledger = Ledger()
         self.group_ledger = GroupLedger()
         self.transactional: Transactional | None = None
         self.two_phase: TwoPhase | None = None
         self.groups: Groups | None = None
+        self.share_ledger = ShareLedger()
+        self.shares: Shares | None = None
         self._load = load
         self._probes = probes
         self._new_client = new_client
         self._source = source
         self._request_seconds = request_seconds
+        self._delivery_limit = delivery_limit
 
     def start(
         self,
@@ -62,7 +71,9 @@ class CoordinatedLoad:
         choose = self._source("coordinated")
         end_of = self._probes.committed_end
         members: list[dict[GroupConsumer, None]] = []
-        if self._load != "groups":
+        if self._load == "share":
+            self._start_shares(nursery, partitions, choose)
+        if self._load in ("copy", "all", "prepare"):
             copied = [partition for partition in partitions if partition.topic == COPIED]
             written = [partition for partition in checked if partition.topic == TOPIC]
             self._steps = TransactionSteps(
@@ -100,6 +111,26 @@ class CoordinatedLoad:
             lambda: owned(member for some in members for member in some)
         )
 
+    def _start_shares(
+        self, nursery: trio.Nursery, partitions: list[TopicPartition], choose: random.Random
+    ) -> None:
+        terms = self._probes.shares = ShareTerms(partitions)
+        self.shares = Shares(
+            ledger=self.share_ledger,
+            new_client=self._new_client,
+            source=self._source,
+            end_of=self._probes.committed_end,
+            term=terms.term,
+            lock_seconds=SHARE_LOCK_SECONDS,
+        )
+        self.share_ledger.limit = self._delivery_limit
+        self.share_ledger.ordered = frozenset({ORDERED_SHARE_GROUP})
+        self.shares.start(
+            nursery,
+            partitions,
+            list(choose.choice([SHARE_GROUPS[:1], SHARE_GROUPS[1:], SHARE_GROUPS])),
+        )
+
     async def drain(self, client: ClusterClient) -> None:
         """Wait until everything is read and copied, every transaction is ended, and no transaction
         blocks readers of committed records. Raises LivenessError if it takes too long.
@@ -116,6 +147,8 @@ class CoordinatedLoad:
 
             if self.groups is not None:
                 await self.groups.drain(client)
+            if self.shares is not None:
+                await self.shares.drain(client)
             if self.transactional is not None:
                 await self.transactional.drain(client, wait_longer)
                 missing = "an end of the transactions' clients"
@@ -128,6 +161,7 @@ class CoordinatedLoad:
         if scope.cancelled_caught:
             missing = (
                 (self.groups and self.groups.missing())
+                or (self.shares and self.shares.missing())
                 or (self.transactional and self.transactional.missing())
                 or missing
             )
@@ -145,6 +179,8 @@ class CoordinatedLoad:
         if self.groups is not None:
             offsets = {partition: [offset for offset, _ in log] for partition, log in final.items()}
             found += self.group_ledger.check(self.groups.committed, offsets)
+        if self.shares is not None:
+            found += self.share_ledger.check(self.shares.groups, final)
         return found
 
     async def _check_transactions(
@@ -183,4 +219,6 @@ class CoordinatedLoad:
         counts["offset_commits"] = self.group_ledger.commits
         counts["assignments"] = self.group_ledger.assignments
         counts["refused_ghosts"] = self.group_ledger.refused_ghosts
+        for name in ("deliveries", "redeliveries", "confirmed", "renewed", "refused"):
+            counts[f"share_{name}"] = getattr(self.share_ledger, name)
         return counts

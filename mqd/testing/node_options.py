@@ -36,6 +36,29 @@ COORDINATOR_OPTIONS = {
 short timers, because a run takes seconds.
 """
 
+SHARE_LOCK_SECONDS = 1.0
+"""The lock duration of all share groups: the shortest one that Apache Kafka allows."""
+SHARE_OPTIONS = {
+    "share.coordinator.state.topic.num.partitions": str(COORDINATOR_PARTITIONS),
+    "group.share.min.record.lock.duration.ms": "1000",
+    "group.share.record.lock.duration.ms": str(round(SHARE_LOCK_SECONDS * 1000)),
+    "group.share.min.session.timeout.ms": "500",
+    "group.share.session.timeout.ms": "1500",
+    "group.share.min.heartbeat.interval.ms": "100",
+    "group.share.heartbeat.interval.ms": "300",
+    "group.share.assignment.interval.ms": "100",
+}
+DELIVERY_LIMIT = "group.share.delivery.count.limit"
+
+
+def _draw_share_options(chance: random.Random) -> dict[str, str]:
+    """Limits that some seeds reach often, and others never."""
+    return SHARE_OPTIONS | {
+        DELIVERY_LIMIT: chance.choice(["2", "3", "5", "10"]),
+        "group.share.partition.max.record.locks": chance.choice(["100", "2000"]),
+        "share.coordinator.snapshot.update.records.per.snapshot": chance.choice(["3", "20", "500"]),
+    }
+
 
 def draw_options(
     chance: random.Random, load: str, mode: Mode, *, is_hostile: bool
@@ -46,4 +69,5 @@ def draw_options(
         return options
     flush = {"log.flush.before.ack": "true"} if mode is Mode.POWER_ALL else {}
     two_phase = {TWO_PHASE: "true"} if load == "prepare" else {}
-    return options | COORDINATOR_OPTIONS | flush | two_phase
+    shares = _draw_share_options(chance) if load == "share" else {}
+    return options | COORDINATOR_OPTIONS | flush | two_phase | shares

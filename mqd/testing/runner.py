@@ -38,7 +38,7 @@ from mqd.testing.faults.plan import FaultPlan, Mode
 from mqd.testing.faults.plots import Plots, draw_plot
 from mqd.testing.formation import COPIED, FORM_SECONDS, Formation, FormationError
 from mqd.testing.metadata_check import check_metadata
-from mqd.testing.node_options import draw_options
+from mqd.testing.node_options import DELIVERY_LIMIT, draw_options
 from mqd.testing.probes.probes import Probes
 from mqd.testing.settings import LOADS, Result, Settings
 from mqd.testing.thresholds import draw_price
@@ -47,7 +47,7 @@ from mqd.types import TopicPartition
 
 VALIDATE_EVERY_SECONDS = 2.0
 REQUEST_SECONDS = 2.0
-_LIKELIHOODS = (0.42, 0.15, 0.13, 0.08, 0.1, 0.12)
+_LIKELIHOODS = (0.42, 0.12, 0.1, 0.08, 0.08, 0.1, 0.1)
 _ALSO_HOSTILE = 0.15
 """The probability that a seed of another load also has a hostile client."""
 BUSY_SECONDS_MAX = 0.1
@@ -127,7 +127,7 @@ class _Run:
         if self.lines is not None:
             world.trace.write_to = self.lines
         try:
-            options = draw_options(
+            options = self.options = draw_options(
                 self.source("thresholds"), self.load, self.plan.mode, is_hostile=self.is_hostile
             )
             async with Cluster(
@@ -192,7 +192,9 @@ class _Run:
             partitions = await formation.create_topics(self.chance)
             checked = partitions
             if self.has_coordinated_load:
-                checked = partitions + await formation.create_coordinated(self.source("topics"))
+                checked = partitions + await formation.create_coordinated(
+                    self.source("topics"), self.load
+                )
         except FormationError as error:
             self.result.violations.append(str(error))
             return
@@ -202,6 +204,7 @@ class _Run:
             source=self.source,
             is_committed=self.probes.is_committed,
             clock=cluster.clock,
+            has_keys=self.load == "share",
         )
         workload = self.workload = Workload(state)
         client = await new_client("admin")
@@ -226,7 +229,12 @@ class _Run:
             )
             if self.has_coordinated_load:
                 self.coordinated = CoordinatedLoad(
-                    self.load, self.probes, new_client, self.source, REQUEST_SECONDS
+                    self.load,
+                    self.probes,
+                    new_client,
+                    self.source,
+                    REQUEST_SECONDS,
+                    int(self.options.get(DELIVERY_LIMIT, 0)),
                 )
                 self.coordinated.start(nursery, partitions, checked)
             if self.plot is not None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 SECONDS_OF_SAFETY = 8.0
 """The virtual seconds with faults."""
-LOADS = ("plain", "copy", "groups", "all", "prepare", "hostile")
+LOADS = ("plain", "copy", "groups", "all", "prepare", "hostile", "share")
 """The work of clients. `plain`: produce and consume. The other loads do the same, and more. `copy`:
 transactions and the copy of a topic. `groups`: groups of consumers. `all`: both. `prepare`:
-two-phase commits. `hostile`: attacks (clients/hostile.py).
+two-phase commits. `hostile`: attacks (clients/hostile.py). `share`: share groups.
 """
 
 

@@ -75,6 +75,7 @@ class Producers:
                         delivery = await producer.enqueue(
                             partition.topic,
                             send.value,
+                            key=self._state.key(number),
                             partition=partition.partition,
                             timestamp=self._state.clock.wall_ms(),
                         )
@@ -130,7 +131,10 @@ class Producers:
                                 )
                                 number += 1
                             batch = build_batch(
-                                [(None, send.value) for send in sends],
+                                [
+                                    (self._state.key(number + delta), send.value)
+                                    for delta, send in enumerate(sends)
+                                ],
                                 timestamp=self._state.clock.wall_ms(),
                                 producer_id=producer_id,
                                 producer_epoch=epoch,
@@ -203,7 +207,10 @@ class Producers:
                             f"{name}/{partition}/{session}", partition, value, Promise.ORDER
                         )
                         waiting.append(send)
-                        batch = build_batch([(None, value)], timestamp=self._state.clock.wall_ms())
+                        batch = build_batch(
+                            [(self._state.key(number), value)],
+                            timestamp=self._state.clock.wall_ms(),
+                        )
                         await wire.send(
                             api(PRODUCE),
                             PRODUCE_VERSION,

@@ -100,15 +100,22 @@ def produce_body(
 
 
 @asynccontextmanager
-async def open_leader_stream(
-    client: ClusterClient, partition: TopicPartition
-) -> AsyncIterator[Wire]:
-    """A stream to the partition's leader, for the duration of a block."""
-    leader = await client.leader(partition, deadline=trio.current_time() + RESPONSE_SECONDS)
-    stream = await client._network.connect(*leader.address, timeout=RESPONSE_SECONDS)
+async def open_stream(client: ClusterClient, address: tuple[str, int]) -> AsyncIterator[Wire]:
+    """A stream to a broker, for the duration of a block."""
+    stream = await client._network.connect(*address, timeout=RESPONSE_SECONDS)
     try:
         wire = Wire(stream, client.client_id)
         await _log_in(wire, client)
         yield wire
     finally:
         stream.close()
+
+
+@asynccontextmanager
+async def open_leader_stream(
+    client: ClusterClient, partition: TopicPartition
+) -> AsyncIterator[Wire]:
+    """A stream to the partition's leader, for the duration of a block."""
+    leader = await client.leader(partition, deadline=trio.current_time() + RESPONSE_SECONDS)
+    async with open_stream(client, leader.address) as wire:
+        yield wire

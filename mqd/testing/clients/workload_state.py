@@ -17,6 +17,8 @@ from mqd.io.clock import Clock
 from mqd.testing.checker import History, Promise, Send
 from mqd.types import NO_OFFSET, TopicPartition
 
+KEYS = 7
+
 
 @dataclass(slots=True)
 class Statistics:
@@ -42,12 +44,14 @@ class WorkloadState:
         source: Callable[[str], random.Random],
         is_committed: Callable[[TopicPartition, int], bool],
         clock: Clock,
+        has_keys: bool = False,
     ) -> None:
         """`new_client(name)` creates a ClusterClient. `source(purpose)` returns a random source."""
         self.history = history
         self.new_client = new_client
         self.source = source
         self.clock = clock
+        self.has_keys = has_keys
         self.statistics = Statistics()
         self.stopping = trio.Event()
         self.acknowledged_at: dict[str, float] = {}
@@ -84,6 +88,10 @@ class WorkloadState:
         self.statistics.refusals += 1
         name = ErrorCode(code).name
         self.statistics.refused[name] = self.statistics.refused.get(name, 0) + 1
+
+    def key(self, number: int) -> bytes | None:
+        """The key of a record: few for each producer, or none."""
+        return b"%d" % (number % KEYS) if self.has_keys else None
 
     def value(self, name: str, number: int, chance: random.Random) -> bytes:
         return b"%s.%d%s" % (name.encode(), number, b"." * chance.choice([0, 0, 10, 300]))

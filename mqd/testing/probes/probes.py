@@ -19,6 +19,7 @@ from mqd.testing.probes.images import ImageProbe
 from mqd.testing.probes.quorum import QuorumProbe
 from mqd.testing.probes.replicas import ReplicaProbe
 from mqd.testing.probes.shadows import Key, Shadow, World
+from mqd.testing.probes.shares import ShareTerms
 from mqd.testing.probes.whole import validate_all
 from mqd.testing.violation import Violation
 from mqd.types import TopicPartition
@@ -44,6 +45,7 @@ class Probes:
         self.on_restart: Callable[[int], None] = lambda _node: None
         self.on_life: Callable[[Daemon], None] = lambda _daemon: None
         self.groups: GroupProbe | None = None
+        self.shares: ShareTerms | None = None
         self.counts = Counts()
         shadows: dict[Key, dict[int, Shadow]] = {}
         self._quorum = QuorumProbe(voters if voters is not None else nodes, self.counts)
@@ -126,6 +128,8 @@ class Probes:
             self._quorum.look(node_id, daemon)
             self._images.look(node_id, daemon)
             self._replicas.look(node_id, life, daemon)
+            if self.shares is not None:
+                self.shares.look(node_id, daemon)
             if self.groups is not None:
                 self.groups.look(node_id, daemon, lambda *key: self._images.newest.get(key))
         except Violation as violation:

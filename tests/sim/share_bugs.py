@@ -1,0 +1,169 @@
+"""Planted defects of share groups (KIP-932): acquisition locks, stored states, delivery counts."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from mqd.coordinator.share.operations import ReadState, WriteState
+from mqd.coordinator.share.records import ShareSnapshot
+from mqd.coordinator.share.shard import ShareShard, ShareState
+from mqd.share.key_affinity import KeyAffinity
+from mqd.share.record_states import Batch, Range, RecordState
+from mqd.share.service import LedSharePartition, ShareService
+from mqd.share.share_partition import Acknowledgement, Limits, SharePartition, Update
+from mqd.types import NO_EPOCH, Offset
+from tests.sim.planting import Patches, bug
+
+
+@bug("an acknowledgement is answered before the share coordinator has stored it", load="share")
+def acknowledgement_not_stored_first() -> Patches:
+    async def acknowledge(
+        self: ShareService,
+        led: LedSharePartition,
+        member_id: str,
+        acknowledgements: Sequence[Acknowledgement],
+    ) -> None:
+        core = led.core
+        assert core is not None
+        if not led.is_current:
+            raise led.partition.not_leader()
+        update = core.acknowledge(member_id, acknowledgements, self._clock.monotonic())
+        self._expect_deadline(core)
+        if update is not None:
+            self._write(led, update)
+
+    yield ShareService, "acknowledge", acknowledge
+
+
+@bug("a new leader of a share partition forgets which records are done", load="share")
+def stored_states_forgotten() -> Patches:
+    original = SharePartition.loaded
+
+    def loaded(start_offset: Offset, batches: Iterable[Batch], limits: Limits) -> SharePartition:
+        return original(start_offset, (), limits)
+
+    yield SharePartition, "loaded", staticmethod(loaded)
+
+
+@bug("a fetch also acquires records that another member has acquired", load="share")
+def acquired_records_acquired_again() -> Patches:
+    original = SharePartition._available_in
+
+    def available_in(
+        self: SharePartition, first: Offset, last: Offset
+    ) -> list[tuple[Offset, Offset, int]]:
+        acquired = [
+            (begin, one.last, one.delivery_count)
+            for begin, one in self.states.within(first, last)
+            if one.state is RecordState.ACQUIRED and one.next_state is None
+        ]
+        return sorted(original(self, first, last) + acquired)
+
+    yield SharePartition, "_available_in", available_in
+
+
+@bug("a leader's read of a state does not fence the former leader's writes", load="share")
+def former_leader_may_write() -> Patches:
+    original_read, original_write = ShareShard._read, ShareShard._write
+
+    def read(self: ShareShard, ticket: Any, op: ReadState) -> Any:
+        current = self._initialized(op.key, "Read")
+        return original_read(self, ticket, op._replace(leader_epoch=current.leader_epoch))
+
+    def write(self: ShareShard, ticket: Any, op: WriteState, now: Any) -> Any:
+        return original_write(self, ticket, op._replace(leader_epoch=NO_EPOCH), now)
+
+    yield ShareShard, "_read", read
+    yield ShareShard, "_write", write
+
+
+@bug("a released record forgets how often it was delivered", load="share")
+def delivery_count_begins_again() -> Patches:
+    original = SharePartition._end_acquisition
+
+    def end_acquisition(
+        self: SharePartition, begin: Offset, acquired: Range, state: RecordState, count: int
+    ) -> None:
+        original(self, begin, acquired, state, 0)
+
+    yield SharePartition, "_end_acquisition", end_acquisition
+
+
+@bug("a record is delivered more often than the limit of its group", load="share")
+def delivery_limit_ignored() -> Patches:
+    yield SharePartition, "_state_after", lambda self, state, count: state
+
+
+@bug("a snapshot of a share partition lacks the states of its records", load="share")
+def share_snapshot_lacks_states() -> Patches:
+    original = ShareState.snapshot
+
+    def snapshot(self: ShareState, now_ms: int) -> ShareSnapshot:
+        return replace(original(self, now_ms), state_batches=())
+
+    yield ShareState, "snapshot", snapshot
+
+
+@bug("a lock ends with the shortest lock of its share partition", load="share")
+def locks_end_early() -> Patches:
+    original = SharePartition.expire
+
+    def expire(self: SharePartition, now: float) -> Update | None:
+        if self._locks and self._locks[0][0] <= now and len(self._locks) > 1:
+            return original(self, now + self.limits.lock_seconds / 2)
+        return original(self, now)
+
+    yield SharePartition, "expire", expire
+
+
+@bug("the start offset moves behind records that a member has acquired", load="share")
+def start_offset_passes_acquired_records() -> Patches:
+    original = SharePartition._update
+
+    def update(self: SharePartition, batches: Any) -> Update | None:
+        found = original(self, batches)
+        if found is not None:
+            done = max(one.last_offset for one in found.batches)
+            found = replace(found, start_offset=max(found.start_offset, done))
+        return found
+
+    yield SharePartition, "_update", update
+
+
+@bug("a member acknowledges records that another member has acquired", load="share")
+def foreign_acknowledgement_accepted() -> Patches:
+    original = SharePartition._owned
+
+    def owned(
+        self: SharePartition, member_id: str, first: Offset, last: Offset
+    ) -> list[tuple[Offset, Range]]:
+        found = self.states.within(max(first, self.states.start_offset), last)
+        if last < self.states.end_offset and all(
+            one.state is RecordState.ACQUIRED and one.next_state is None for _, one in found
+        ):
+            return found
+        return original(self, member_id, first, last)
+
+    yield SharePartition, "_owned", owned
+
+
+@bug("a record is delivered although an earlier one of its key is not done", load="share")
+def keys_do_not_wait() -> Patches:
+    def available(self: KeyAffinity, offset: Offset) -> bool:
+        if offset not in self._keys or offset in self._ready:
+            return False
+        self._ready.add(offset)
+        heapq.heappush(self._heap, offset)
+        return True
+
+    original = KeyAffinity.done
+
+    def done(self: KeyAffinity, offset: Offset) -> Offset | None:
+        found = original(self, offset)
+        return None if found is None or found in self._ready else found
+
+    yield KeyAffinity, "available", available
+    yield KeyAffinity, "done", done
