@@ -22,6 +22,9 @@ COMMANDS = {
     "produce": ("mqctl.commands.produce:produce", "Send records from standard input or a file."),
     "consume": ("mqctl.commands.consume:consume", "Read records from topics."),
     "find": ("mqctl.commands.find:find", "Find the records with a key."),
+    "delay": ("mqctl.commands.delay:delay", "Show and cancel pending records of delay topics."),
+    "retry": ("mqctl.commands.retry:retry", "Create retry topics."),
+    "dlq": ("mqctl.commands.dlq:dlq", "Show, redrive and purge dead letters."),
     "group": (
         "mqctl.commands.group:group",
         "Show groups, members and lag; reset offsets; delete groups.",

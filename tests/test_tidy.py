@@ -56,8 +56,9 @@ EXTERNAL_PACKAGES = ("mqctl", "spark", "chaos", "bench")
 base modules, no module of a broker.
 """
 EXTERNAL_MAY_USE = BASE_MODULES | {"client", "protocol", "testing"}
-EXTERNAL_OFFLINE_PARTS = {"mqctl": frozenset({"log", "io"}), "chaos": frozenset({"io"})}
-"""`mqctl log dump|verify` reads a data directory while no broker does. `chaos` makes certificates
+EXTERNAL_OFFLINE_PARTS = {"mqctl": frozenset({"log", "io", "relay"}), "chaos": frozenset({"io"})}
+"""`mqctl log dump|verify` reads a data directory while no broker does. `mqctl delay list` computes
+when records are due, as the relay does. `chaos` makes certificates
 (io/certificates.py), and counts the connections that a client opens (io/net.py).
 """
 

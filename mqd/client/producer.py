@@ -11,6 +11,7 @@ raises.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import datetime
 
 import trio
 
@@ -19,6 +20,7 @@ from mqd.client.accumulator import RECORD_OVERHEAD_BYTES, Batch, record_bytes
 from mqd.client.arguments import check_topic
 from mqd.client.batch_sender import BatchSender
 from mqd.client.cluster import ClusterClient, check_client
+from mqd.client.delay import delay_header
 from mqd.client.delivery import Delivery, RecordMetadata
 from mqd.client.errors import ClientError, DeadlineExceeded, ProducerClosed, no_such_partition
 from mqd.client.keyword_options import takes_options
@@ -60,13 +62,21 @@ class Producer(BatchSender):
         headers: Headers = (),
         timestamp: int | None = None,
         partition: int | None = None,
+        *,
+        deliver_at: datetime | int | None = None,
+        delay: float | None = None,
     ) -> RecordMetadata:
         """Send a record and wait until it is acknowledged; returns where it is. `timestamp` is in
         milliseconds, default now.
 
+        In a delay topic of mqd, the record waits until `deliver_at`, a datetime with a time zone or
+        milliseconds since 1970, or for `delay` seconds after its timestamp.
+
         Raises ClientError if the broker rejects the record, and DeadlineExceeded after
         `delivery_timeout_s`: the record may be stored nevertheless.
         """
+        if deliver_at is not None or delay is not None:
+            headers = (*as_headers(headers), delay_header(deliver_at, delay))
         delivery = await self.enqueue(topic, value, key, headers, timestamp, partition)
         return await delivery.wait()
 

@@ -105,6 +105,7 @@ class DelayRelay:
         self._repeats: dict[Offset, Offset] = {}
         """Pending occurrences of repeating records: what `_is_cancelled_between` reads from."""
         self._floor_at = 0.0
+        self._committed_floor: Offset = 0
 
     def _new_index(self) -> TimerIndex:
         log = self._partition.log
@@ -202,7 +203,8 @@ class DelayRelay:
 
     def _encoded(self, progress: DelayProgress) -> Progress:
         metadata = f"{self._topic_id.hex}:{progress.encode()}"
-        return Progress(self._floor(), metadata)
+        self._committed_floor = self._floor()
+        return Progress(self._committed_floor, metadata)
 
     def _floor(self) -> Offset:
         """No record below this offset is needed any more (I58)."""
@@ -224,7 +226,7 @@ class DelayRelay:
             first = index.peek()
             if first is None or first.due_ms > now_ms:
                 index.passed(now_ms)
-            self._keep_from_floor()
+            await self._keep_from_floor()
             if index.next_offset >= self._partition.last_stable_offset:
                 await self._wait()
 
@@ -301,8 +303,7 @@ class DelayRelay:
                 self._refused[taken[0].offset] = f"refused by {error.topic_partition}: {error}"
             self._batch_max = 1
             raise
-        index.confirm(progress)
-        self._loaded, self._attempted = progress, None
+        self._confirm(progress)
         self._batch_max = min(BATCH_RECORDS, 2 * self._batch_max)
         for entry in taken:
             self._repeats.pop(entry.offset, None)
@@ -365,12 +366,24 @@ class DelayRelay:
 
     # -- waiting -----------------------------------------------------------------------------------
 
-    def _keep_from_floor(self) -> None:
-        """Let retention delete what is done."""
+    async def _keep_from_floor(self) -> None:
+        """Now and then: let retention delete what is done, and commit where the first pending
+        record is."""
         now = self._env.clock.monotonic()
-        if now >= self._floor_at:
-            self._floor_at = now + _FLOOR_SECONDS
-            self._partition.log.kept_from = self._floor()
+        if now < self._floor_at:
+            return
+        self._floor_at = now + _FLOOR_SECONDS
+        floor = self._floor()
+        if floor != self._committed_floor:
+            progress = self._attempted = self._index.progress()
+            await self._producer.write({}, {self._place: self._encoded(progress)})
+            self._confirm(progress)
+        self._partition.log.kept_from = floor
+
+    def _confirm(self, progress: DelayProgress) -> None:
+        """The transaction with this progress is committed."""
+        self._index.confirm(progress)
+        self._loaded, self._attempted = progress, None
 
     async def _wait(self) -> None:
         """Until the next record is due, or new records are committed."""

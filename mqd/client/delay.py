@@ -1,0 +1,44 @@
+"""The headers that delay a record in a delay topic of mqd. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from mqd.client.arguments import shown
+from mqd.client.errors import invalid_type, invalid_value
+
+DELIVER_AT: Final = "mqd-deliver-at"
+DELAY: Final = "mqd-delay"
+_MS_MAX: Final = 2**63 - 1
+
+
+def delay_header(deliver_at: datetime | int | None, delay: float | None) -> tuple[str, bytes]:
+    """`deliver_at`: a datetime with a time zone, or milliseconds since 1970. `delay`: seconds after
+    the timestamp of the record. Raises InvalidType or InvalidValue."""
+    if deliver_at is not None and delay is not None:
+        raise invalid_value("a record has deliver_at and delay", "give one of them")
+    if deliver_at is not None:
+        return DELIVER_AT, _decimal("deliver_at", _at_ms(deliver_at))
+    if isinstance(delay, bool) or not isinstance(delay, int | float):
+        raise invalid_type(f"delay is {shown(delay)}", "give seconds as a number")
+    if not 0 <= delay < float("inf"):
+        raise invalid_value(f"delay is {delay}", "give seconds from 0 on")
+    return DELAY, _decimal("delay", round(delay * 1000))
+
+
+def _at_ms(deliver_at: object) -> int:
+    remedy = "give a datetime with a time zone, or milliseconds since 1970"
+    if isinstance(deliver_at, datetime):
+        if deliver_at.tzinfo is None:
+            raise invalid_value("deliver_at has no time zone", remedy)
+        return round(deliver_at.timestamp() * 1000)
+    if isinstance(deliver_at, bool) or not isinstance(deliver_at, int):
+        raise invalid_type(f"deliver_at is {shown(deliver_at)}", remedy)
+    return deliver_at
+
+
+def _decimal(what: str, ms: int) -> bytes:
+    if not 0 <= ms <= _MS_MAX:
+        raise invalid_value(f"{what} is {ms} milliseconds", f"choose 0 to {_MS_MAX}")
+    return b"%d" % ms

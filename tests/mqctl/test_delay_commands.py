@@ -1,0 +1,64 @@
+"""`mqctl retry`, `delay` and `dlq` on a real node."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from mqd.client import connect, open_producer
+from tests.nodes import node
+
+pytestmark = pytest.mark.slow
+
+
+async def test_commands(tmp_path: Path) -> None:
+    async with node(tmp_path) as running:
+        address = f"127.0.0.1:{running.port}"
+
+        async def mqctl(*arguments: str) -> Any:
+            """The output, from JSON if there is any."""
+            command = [sys.executable, "-m", "mqctl", *arguments, "-b", address, "-o", "json"]
+            ran = await trio.run_process(
+                command, capture_stdout=True, stderr=subprocess.STDOUT, check=False
+            )
+            text = ran.stdout.decode()
+            assert ran.returncode == 0, text
+            return json.loads(text) if text[:1] in "[{" else text
+
+        async def listed(count: int, *arguments: str) -> Any:
+            with trio.fail_after(30):
+                while True:
+                    found = await mqctl(*arguments)
+                    if isinstance(found, list) and len(found) == count:
+                        return found
+                    await trio.sleep(0.05)
+
+        await mqctl("topic", "create", "orders")
+        await mqctl("retry", "setup", "orders", "--back-off", "1s,1m")
+        await mqctl("topic", "create", "orders.delay", "-c", "mqd.delay.target=orders")
+        async with connect(address) as client, open_producer(client) as producer:
+            for key in (b"a", b"b"):
+                await producer.send("orders.delay", b"v", key=key, delay=3600)
+            failed = [("mqd-attempts", b"2")]
+            await producer.send("orders.retry", b"v", key=b"c", headers=failed)
+        pending = await listed(2, "delay", "list", "orders.delay")
+        assert [row["key"] for row in pending] == ["a", "b"]
+        await mqctl("delay", "cancel", "orders.delay", "--key", "a")
+        [row] = await listed(1, "delay", "list", "orders.delay")
+        assert row["key"] == "b"
+        [letter] = await listed(1, "dlq", "list", "orders.dlq")
+        assert letter["cause"] == "no attempts left" and letter["from"] == "orders.retry-0@0"
+        shown = await mqctl("dlq", "show", "orders.dlq", "0", "0")
+        assert shown["headers"]["mqd-dlq-target"] == "orders"
+        assert "Wrote 1 records" in await mqctl("dlq", "redrive", "orders.dlq", "--yes")
+        assert "Wrote 0 records" in await mqctl("dlq", "redrive", "orders.dlq", "--yes")
+        [again] = await mqctl("consume", "orders", "--from", "beginning", "--read-committed", "-n1")
+        assert again["key"] == "c" and again["headers"] == []
+        await mqctl("dlq", "purge", "orders.dlq", "--yes")
+        assert "no records" in await mqctl("dlq", "list", "orders.dlq")
