@@ -27,6 +27,7 @@ from mqd.security.audit import Audit
 from mqd.security.authorizer import Authorizer
 from mqd.security.client_listeners import ClientListener
 from mqd.security.principal import ANONYMOUS, Principal
+from mqd.server.admissions import Admissions
 from mqd.server.batch_work import BatchWork
 from mqd.server.client_quotas import NodeQuotas
 from mqd.server.fair_slots import FairSlots
@@ -68,6 +69,7 @@ class Node:
     quotas: NodeQuotas
     sasl: SaslService
     guards: Guards = field(default_factory=Guards)
+    admissions: Admissions = field(default_factory=Admissions)
     admin_slots: FairSlots = field(default_factory=partial(FairSlots, ADMIN_REQUESTS_AT_ONCE))
     """For requests of this node's clients that the controller decides."""
     authorizer: Authorizer = field(default_factory=lambda: Authorizer(enforces=False))

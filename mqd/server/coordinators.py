@@ -36,7 +36,7 @@ from mqd.relay.service import RelayService
 from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
 from mqd.resource_configs import group_option
-from mqd.server import acknowledged_retention
+from mqd.server import acknowledged_retention, producer_access
 from mqd.server.context import Context, Node
 from mqd.server.forward import Forwarder
 from mqd.server.handlers.seal_transactions import seal
@@ -276,6 +276,7 @@ class Coordinators:
             nursery.start_soon(self.relay.run)
             nursery.start_soon(self._markers.run)
             nursery.start_soon(acknowledged_retention.run, self.node)
+            nursery.start_soon(producer_access.run, self.node)
 
     def role_changed(self, partition: Partition) -> None:
         """A partition begins or ends to be led here."""

@@ -34,6 +34,7 @@ ABANDONED_SECONDS = 30.0
 
 _OF_COORDINATORS = ("WriteTxnMarkers", "AddPartitionsToTxn")
 _NODES, _SHARES, _CLIENTS = "nodes", "share groups", "clients"
+_RETENTION = "retention"
 """The kinds of requests that have a connection of their own."""
 
 RELAY_CONNECTIONS = 4
@@ -149,6 +150,8 @@ class Forwarder:
 def _kind_of(api: Api) -> str:
     if api.name.endswith(("ShareGroupState", "ShareGroupStateSummary")):
         return _SHARES
+    if api.name == "DescribeAcknowledgedOffsets":  # it may take long
+        return _RETENTION
     if api.advertised is None or api.name in _OF_COORDINATORS:
         return _NODES  # nodes send such requests for themselves, and not for a client
     return _CLIENTS

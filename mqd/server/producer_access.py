@@ -14,11 +14,13 @@ The coordinator of a transactional id admits it when its transaction adds a part
 The shard checks the owner again, in the step that appends the partition to the transaction. So no
 transaction of a former owner begins after the fencing, and none of the new owner before it.
 
-Another id is refused (`exclusive`), or retries until the owner is idle (`wait`).
+Another id is refused (`exclusive`), or retries until the owner is idle (`wait`). The request that
+begins an admission does not wait for it (admissions.py): the client repeats it.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -30,6 +32,7 @@ from mqd.coordinator.shard import Producer
 from mqd.coordinator.txn.operations import InitializeProducer, VerifyPartitions
 from mqd.errors import ErrorCode, MqError
 from mqd.option_table import TOPIC_OPTIONS
+from mqd.server.admissions import Admission
 from mqd.server.context import Node
 from mqd.server.handlers import describe_idle_producer
 from mqd.server.handlers.transactions import call_with_spare_id
@@ -43,11 +46,12 @@ from mqd.types import (
     WAIT,
 )
 
+logger = logging.getLogger(__name__)
+
 ADMISSION_SECONDS: Final = 5.0
-"""The longest admission of one request. Then the client retries."""
-WAIT_SECONDS: Final = 0.5
-"""How long a request waits for an owner that is not idle."""
+"""The longest admission. Then a retry of the client begins another one."""
 POLL_SECONDS: Final = 0.02
+"""Between two attempts, and until the metadata has arrived."""
 _FENCING_TIMEOUT_MS: Final = 60_000
 """The transaction timeout of a fenced id, until its next producer sets another one."""
 _INIT_VERSION: Final = 5
@@ -85,16 +89,53 @@ def refusal(image: MetadataImage, topic: str, transactional_id: str) -> MqError 
 async def admit(
     node: Node, transactional_id: str, producer: Producer, topics: Iterable[str]
 ) -> None:
-    """Let a transactional id own those of the topics that are not shared. Its coordinator calls it.
+    """Check that a transactional id owns those of the topics that are not shared. If it does not,
+    begin its admission. Its coordinator calls it.
 
     Raises MqError: TRANSACTIONAL_ID_AUTHORIZATION_FAILED, or CONCURRENT_TRANSACTIONS to retry; and
     the error of a producer that is fenced, which must not claim a topic.
     """
     for topic in sorted(set(topics)):
-        if refusal(node.image, topic, transactional_id) is not None:
-            op = VerifyPartitions(transactional_id, producer, ())
-            await node.transactions.call(transactional_id, op)
-            await _Admission(node, transactional_id, topic).run()
+        if refusal(node.image, topic, transactional_id) is None:
+            continue
+        op = VerifyPartitions(transactional_id, producer, ())
+        await node.transactions.call(transactional_id, op)
+        now = node.clock.monotonic()
+        refused = node.admissions.refusal(Admission(transactional_id, topic), now)
+        raise refused or MqError(
+            ErrorCode.CONCURRENT_TRANSACTIONS,
+            f"The transactional id {transactional_id!r} does not own the topic '{topic}' yet. "
+            "Retry.",
+        )
+
+
+async def run(node: Node) -> None:
+    """Carry out the admissions that requests begin, until cancelled."""
+    async with trio.open_nursery() as nursery:
+        while True:
+            for admission in await node.admissions.begun():
+                nursery.start_soon(_carry_out, node, admission)
+
+
+async def _carry_out(node: Node, admission: Admission) -> None:
+    """Raises nothing: the client retries."""
+    refused: MqError | None = None
+    with trio.move_on_after(ADMISSION_SECONDS):
+        try:
+            await _Admission(node, *admission).run()
+        except MqError as error:
+            if error.code is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+                refused = error
+            elif error.code not in _PASSING:
+                logger.warning(
+                    "cannot make a producer the owner of a topic transactional_id=%s topic=%s "
+                    "reason=%s",
+                    *admission,
+                    error,
+                )
+        except OSError:
+            pass
+    node.admissions.ended(admission, refused, node.clock.monotonic())
 
 
 class _Admission:
@@ -104,11 +145,10 @@ class _Admission:
         self._node = node
         self._id = transactional_id
         self._topic = topic
-        self._ends_at = node.clock.monotonic() + ADMISSION_SECONDS
 
     async def run(self) -> None:
-        node, clock = self._node, self._node.clock
-        waits_until = clock.monotonic() + WAIT_SECONDS
+        """Raises MqError if another id owns the topic and is not idle."""
+        node = self._node
         while (refused := refusal(node.image, self._topic, self._id)) is not None:
             owner, unfenced = ownership(node.image, self._topic)
             if owner == self._id:
@@ -117,20 +157,9 @@ class _Admission:
                 await self._claim(owner, unfenced)
             elif not owner or await self._is_idle(owner):
                 await self._claim(owner)
-            elif (
-                node.image.producer_access(self._topic) != WAIT or clock.monotonic() >= waits_until
-            ):
+            else:
                 raise refused
-            await self._pause()
-
-    async def _pause(self) -> None:
-        """Until the next attempt. Raises CONCURRENT_TRANSACTIONS if the time is over."""
-        if self._node.clock.monotonic() >= self._ends_at:
-            raise MqError(
-                ErrorCode.CONCURRENT_TRANSACTIONS,
-                f"The topic '{self._topic}' has no owner yet. Retry.",
-            )
-        await trio.sleep(POLL_SECONDS)
+            await trio.sleep(POLL_SECONDS)
 
     async def _claim(self, owner: str, fenced: tuple[str, ...] = ()) -> None:
         """Replace the owner; for the owner itself, settle its claim. Returns after this node has
@@ -154,8 +183,10 @@ class _Admission:
         )
         if response["error_code"]:
             raise MqError(ErrorCode(response["error_code"]))
-        while node.image.index < response["metadata_index"]:
-            await self._pause()
+        while True:
+            if node.image.index >= response["metadata_index"]:
+                return
+            await trio.sleep(POLL_SECONDS)
 
     async def _is_idle(self, owner: str) -> bool:
         """Whether an owner has given up the topic: it has no transaction, and had none for the
@@ -190,7 +221,7 @@ class _Admission:
                     raise
             except OSError:
                 pass
-            await self._pause()
+            await trio.sleep(POLL_SECONDS)
 
     async def _describe(self, transactional_id: str) -> Mapping[str, Any]:
         """The response of its coordinator. Raises MqError, or OSError if that cannot be reached."""
