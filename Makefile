@@ -39,7 +39,7 @@ SUITE := $(PYTEST) -q -n auto --maxprocesses 4 --ignore tests/conformance --igno
   spark-test spark-demo chaos-spark bench-spark bench-client \
   conformance conformance-kafka conformance-cluster conformance-kafka-cluster conformance-groups \
   simulate simulate-bugs simulate-bugs-count \
-  chaos chaos-cluster chaos-rolling chaos-upgrade chaos-exactly-once \
+  chaos chaos-cluster chaos-rolling chaos-upgrade chaos-exactly-once chaos-share \
   bench bench-failover bench-rebalance bench-compaction bench-replicated
 
 ## List all targets.
@@ -186,6 +186,11 @@ chaos-upgrade: $(STAMP)
 ## [CHAOS_SECONDS=180 SEED=1]
 chaos-exactly-once: $(STAMP)
 	@$(BIN)/python -m chaos.exactly_once --seconds $(CHAOS_SECONDS) --seed $(SEED)
+
+## Read with share groups while brokers are killed.
+## [CHAOS_SECONDS=180 SEED=1]
+chaos-share: $(STAMP)
+	@$(BIN)/python -m chaos.share --seconds $(CHAOS_SECONDS) --seed $(SEED)
 
 ## Measure throughput and latency, beside the limits of this machine
 ## and another broker.
