@@ -588,7 +588,9 @@ TIMER_RUNS_MERGED = 8
 power of 8.
 """
 TIMER_RUNS_MAX = 64
-"""Files of one timer index. Above this, the smallest ones are merged, whatever their sizes are."""
+"""Files of one timer index, 64 KiB of memory each. At this limit, the relay stops reading, and the
+smallest ones are merged, whatever their sizes are.
+"""
 TIMERS_BUFFERED = 2_048
 """Entries that are read from a file at once. Each file of an index has so many in memory: 48 KiB.
 """

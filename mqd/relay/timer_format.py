@@ -248,7 +248,7 @@ def choose_merge(sizes: Sequence[int], left: Sequence[int]) -> slice | None:
         if size >= _REWRITTEN_MIN and rest < size // TIMER_RUNS_MERGED:
             return slice(index, index + 1)
     best: tuple[int, slice] | None = None
-    is_full = len(left) > TIMER_RUNS_MAX
+    is_full = len(left) >= TIMER_RUNS_MAX // 2
     for begin, total, largest, end in _windows(left):
         is_even = largest * TIMER_RUNS_MERGED <= 2 * total
         if (is_full or is_even) and (best is None or total < best[0]):

@@ -32,7 +32,12 @@ from uuid import UUID
 
 import trio
 
-from mqd.limits import TIMER_PROGRESS_MARKS_MAX, TIMER_TABLES_MAX, TIMERS_IN_MEMORY
+from mqd.limits import (
+    TIMER_PROGRESS_MARKS_MAX,
+    TIMER_RUNS_MAX,
+    TIMER_TABLES_MAX,
+    TIMERS_IN_MEMORY,
+)
 from mqd.relay.delay_progress import Mark, Progress
 from mqd.relay.timer_files import LogRange, TimerFolder, load_runs, merge_runs, publish, write_run
 from mqd.relay.timer_format import (
@@ -121,7 +126,8 @@ class TimerIndex:
         self._done = DoneEntries(self._confirmed)
         self._frozen: Offset | None = None
         """If the progress has many marks: records at or above this offset wait for `passed`."""
-        self._is_merging = False
+        self._merging: list[TimerRun] = []
+        """The runs of the merges that go on, each within the one before."""
         self._work = trio.Event()
         self._room = trio.Event()
 
@@ -146,11 +152,16 @@ class TimerIndex:
     @property
     def has_room(self) -> bool:
         """Whether further records may be added. If not, `wait_for_room` first."""
-        return len(self._sealed) < TIMER_TABLES_MAX
+        return len(self._sealed) < TIMER_TABLES_MAX and (
+            len(self._runs) < TIMER_RUNS_MAX or not self.is_busy
+        )
 
     async def wait_for_room(self) -> None:
         """Wait until the task of `run` has written what the memory has no room for."""
         while not self.has_room:
+            if self._room.is_set():
+                self._room = trio.Event()
+            self._work.set()
             await self._room.wait()
 
     @property
@@ -160,7 +171,7 @@ class TimerIndex:
     @property
     def is_busy(self) -> bool:
         """Whether `run` has something to write or merge."""
-        return bool(self._sealed) or self._is_merging or self._choose_merge() is not None
+        return bool(self._sealed) or bool(self._merging) or self._choose_merge() is not None
 
     def statistics(self) -> TimerStatistics:
         in_memory = sum(len(one.heap) for one in (self._table, *self._sealed))
@@ -217,7 +228,6 @@ class TimerIndex:
             self._sealed.append(self._table)
             self._table = TimerTable(end)
             self._list_sources()
-            self._room = trio.Event()
             self._work.set()
 
     # -- in the order of time
@@ -429,8 +439,8 @@ class TimerIndex:
         StorageError.
         """
         await self._write_tables()
-        while (window := self._choose_merge()) is not None:
-            await self._merge(self._runs[window])
+        while (runs := self._choose_merge()) is not None:
+            await self._merge(runs)
 
     async def _write_tables(self) -> None:
         while self._sealed:
@@ -452,20 +462,31 @@ class TimerIndex:
             self._list_sources()
             self._room.set()
 
-    def _choose_merge(self) -> slice | None:
-        """The next merge. Runs merge only with direct neighbours, and not with frozen ones."""
-        floor = self._floor()
-        sizes, left = list[int](), list[int]()
-        previous = self._runs[0].header.start if self._runs else 0
-        for run in self._runs:
-            header = run.header
-            if header.start != previous or header.end > self._known_end():
-                break
-            previous = header.end
-            sizes.append(header.entries + header.keys)
-            keys = header.keys if header.end > floor else 0
-            left.append(run.left + keys + len(self._unconfirmed))
-        return choose_merge(sizes, left)
+    def _choose_merge(self) -> list[TimerRun] | None:
+        """The next merge. While one goes on, only later runs are merged, which are smaller."""
+        floor, popped = self._floor(), len(self._unconfirmed)
+        first = self._runs.index(self._merging[-1]) + 1 if self._merging else 0
+        for runs in self._neighbours(first):
+            sizes, left = list[int](), list[int]()
+            for run in runs:
+                sizes.append(run.header.entries + run.header.keys)
+                keys = run.header.keys if run.header.end > floor else 0
+                left.append(run.left + keys + popped)
+            window = choose_merge(sizes, left)
+            if window is not None:
+                return runs[window]
+        return None
+
+    def _neighbours(self, first: int) -> Iterator[list[TimerRun]]:
+        """Sequences of runs that may be merged: no gap and no frozen offset is between them."""
+        runs: list[TimerRun] = []
+        for run in self._runs[first:]:
+            start = run.header.start
+            if runs and (start != runs[-1].header.end or start == self._frozen):
+                yield runs
+                runs = []
+            runs.append(run)
+        yield runs
 
     def _floor(self) -> Offset:
         lowest = self.lowest_offset()
@@ -473,15 +494,19 @@ class TimerIndex:
 
     async def _merge(self, runs: list[TimerRun]) -> None:
         steps = merge_runs(self._folder, runs, self._done, self._floor())
-        self._is_merging = True
+        outer = len(self._merging)
+        self._merging += runs
         try:
             while True:
                 merged = await self._disk.offload(next, steps)
                 if merged is not None:
                     break
+                # A large merge takes seconds. Meanwhile the number of runs stays small.
                 await self._write_tables()
+                if (smaller := self._choose_merge()) is not None:
+                    await self._merge(smaller)
         finally:
-            self._is_merging = False
+            del self._merging[outer:]
             steps.close()
         publish(self._folder, merged)  # no await until the runs are replaced
         merged.left = sum(run.left for run in runs)
@@ -494,6 +519,7 @@ class TimerIndex:
         self._runs[first : first + len(runs)] = [merged]
         merged.seek(merged.start_after(self._done))
         self._list_sources()
+        self._room.set()
         await self._disk.offload(self._remove, [one for one in runs if one.path != merged.path])
 
     def _remove(self, runs: list[TimerRun]) -> None:

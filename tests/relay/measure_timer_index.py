@@ -12,17 +12,18 @@ import resource
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
 import trio
 
-from mqd.io.disk import OsDisk
+from mqd.io.disk import ArgumentsT, OsDisk, ResultT
 from mqd.relay.delay_progress import Progress
 from mqd.relay.timer_index import TimerIndex
 
 POPPED = 1_000_000
-LOOKED_UP = 20_000
+LOOKED_UP = 2_000
 PER_SLICE = 1_000
 NOW = 1_760_000_000_000
 MONTH_MS = 30 * 24 * 3_600_000
@@ -40,41 +41,62 @@ def main() -> None:
         shutil.rmtree(directory)
 
 
-def new_index(directory: Path, keys: bool) -> TimerIndex:
-    return TimerIndex(OsDisk(), directory, UUID(int=1), 0, lambda _: 0, keeps_keys=keys)
+def new_index(directory: Path, keys: bool, disk: OsDisk | None = None) -> TimerIndex:
+    return TimerIndex(disk or OsDisk(), directory, UUID(int=1), 0, lambda _: 0, keeps_keys=keys)
 
 
-class Lateness:
-    """How late another task of the event loop runs, by a timer of a millisecond."""
+class LongestSteps(trio.abc.Instrument):
+    """The most CPU time that a step of a task, or a call in a worker thread, has taken. Other
+    processes of the machine do not change it much.
+    """
 
     def __init__(self) -> None:
-        self.seconds: list[float] = []
+        self.task_seconds = self.thread_seconds = self.began = 0.0
 
-    async def watch(self) -> None:
-        while True:
-            began = time.perf_counter()
-            await trio.sleep(0.001)
-            self.seconds.append(time.perf_counter() - began - 0.001)
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.began = time.thread_time()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.task_seconds = max(self.task_seconds, time.thread_time() - self.began)
 
     def report(self) -> None:
-        found = sorted(self.seconds)
-        middle, p99 = found[len(found) // 2], found[len(found) * 99 // 100]
         print(
-            f"  other tasks: late by {middle * 1000:.1f} ms (median), {p99 * 1000:.1f} ms (p99),"
-            f" {found[-1] * 1000:.1f} ms (most)"
+            f"  longest step of the event loop: {self.task_seconds * 1000:.1f} ms of CPU; "
+            f"of a worker thread: {self.thread_seconds * 1000:.1f} ms"
         )
+
+
+class MeasuredDisk(OsDisk):
+    def __init__(self, steps: LongestSteps) -> None:
+        super().__init__()
+        self.steps = steps
+
+    async def offload(
+        self,
+        call: Callable[[*ArgumentsT], ResultT],
+        *args: *ArgumentsT,
+        limiter: trio.CapacityLimiter | None = None,
+    ) -> ResultT:
+        return await super().offload(self._measured, call, args, limiter=limiter)
+
+    def _measured(self, call: Callable[..., ResultT], args: tuple[object, ...]) -> ResultT:
+        began = time.thread_time()
+        try:
+            return call(*args)
+        finally:
+            self.steps.thread_seconds = max(self.steps.thread_seconds, time.thread_time() - began)
 
 
 async def measure(directory: Path, count: int, keys: bool) -> None:
     dice = random.Random(1)
     before = resident_bytes()
     print(f"entries {count}, due within 30 days, {'all keys' if keys else 'no keys'}")
-    index = new_index(directory, keys)
+    steps = LongestSteps()
+    trio.lowlevel.add_instrument(steps)
+    index = new_index(directory, keys, MeasuredDisk(steps))
     await index.load(Progress(), 0, 0)
     async with trio.open_nursery() as nursery:
-        late = Lateness()
         nursery.start_soon(index.run)
-        nursery.start_soon(late.watch)
         began, cpu = time.perf_counter(), time.process_time()
         for offset in range(count):
             key = dice.getrandbits(64) if keys else 0
@@ -84,18 +106,19 @@ async def measure(directory: Path, count: int, keys: bool) -> None:
                 await trio.lowlevel.checkpoint()
         report("add", count, began, cpu)
         peak = resident_bytes() - before
-        began = time.perf_counter()
+        print(f"  memory: {peak / 2**20:.1f} MiB; {index.statistics()}")
+        began, cpu = time.perf_counter(), time.process_time()
         while True:
             await trio.sleep(0.1)
             if not index.is_busy:
                 break
-        print(f"  merges end {time.perf_counter() - began:.1f} s later")
+        late, used = time.perf_counter() - began, time.process_time() - cpu
+        print(f"  merges end {late:.1f} s later (CPU {used:.1f} s)")
         now = resident_bytes() - before
-        print(f"  memory: peak {peak / 2**20:.1f} MiB, then {now / 2**20:.1f} MiB")
-        print(f"  {index.statistics()}")
+        print(f"  memory: {now / 2**20:.1f} MiB; {index.statistics()}")
         await look_up(index, count, dice)
         await pop(index)
-        late.report()
+        steps.report()
         nursery.cancel_scope.cancel()
     progress, pending, known = index.progress(), len(index), index.next_offset
     del index

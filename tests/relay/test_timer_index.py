@@ -374,3 +374,19 @@ def run_history(machine: IndexMachine, seed: int, steps: int) -> None:
 @pytest.mark.parametrize("kind", [IndexMachine, KeyIndexMachine])
 def test_long_histories(kind: type[IndexMachine], seed: int) -> None:
     run_history(kind(), seed, 200)
+
+
+def test_small_files_are_merged_while_a_large_merge_goes_on(tmp_path: Path) -> None:
+    index = TimerIndex(StepDisk(), tmp_path, TOPIC_ID, 0, lambda offset: 1, entries_in_memory=5)
+    finish(index.load(Progress(), 0, 0))
+    work, most = index.work(), 0
+    for offset in range(500):
+        index.add(500 - offset, offset)
+        for _ in range(4):
+            try:
+                work.send(None)
+            except StopIteration:
+                work = index.work()
+        most = max(most, index.statistics().runs)
+    work.close()
+    assert most <= 12, most
