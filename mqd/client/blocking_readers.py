@@ -169,6 +169,16 @@ class BlockingFinding:
         """Bytes that the brokers have read so far."""
         return self._wrapped.scanned_bytes
 
+    @property
+    def segments_read(self) -> int:
+        """Segments of which something was read, once for each request."""
+        return self._wrapped.segments_read
+
+    @property
+    def segments_unindexed(self) -> int:
+        """Full segments that were read whole, because they have no key filter."""
+        return self._wrapped.segments_unindexed
+
     def __iter__(self) -> Iterator[FoundRecord]:
         records = aiter(self._wrapped)
 
