@@ -19,7 +19,7 @@ of a key.
 
 Binary fuse filters of the same keys take 9.3 bits a key, these 16 and less. But without numpy a
 binary fuse filter takes 6.5 us a key to build, and all hashes must be distinct and in memory. This
-one takes 2.8 us, and memory for the filter alone.
+one takes half of that (bench machine), and memory for the filter alone.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def section_bytes(segment_bytes: int) -> int:
 class KeyFilterBuilder:
     """Builds the filter of a segment with `sections` sections, of at most `keys_max` keys each.
 
-    Memory: the filter, at most KEY_FILTER_BYTES_MAX. 1.6 us for each distinct key of a section.
+    Memory: the filter, at most KEY_FILTER_BYTES_MAX.
     """
 
     def __init__(self, sections: int, keys_max: int) -> None:

@@ -1,7 +1,7 @@
 """Finds the records with a key in one log, from an offset on, or from an offset down (FindRecords).
 
 Segments are taken in order. A segment with a key filter gives the sections that may have the key;
-any other segment is read whole. A worker thread reads a chunk of about 1 MiB (disk/key_chunk.py);
+any other segment is read whole. A worker thread reads a chunk of about 4 MiB (disk/key_chunk.py);
 the event loop compares the keys in the few batches that have the bytes of the key.
 
 The search runs in slices, as lookup.py, and is bounded by its budget: bytes, records and time. It
@@ -23,8 +23,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import SCAN_BYTES
-from mqd.log.disk.key_chunk import HEADERS_AT_ONCE, Hit, KeyChunk, Unreadable, Wanted
+from mqd.log.disk.key_chunk import CHUNK_BYTES, HEADERS_AT_ONCE, Hit, KeyChunk, Unreadable, Wanted
 from mqd.log.disk.segment_reading import walk
 from mqd.log.partition_log import PartitionLog
 from mqd.log.segment import Segment
@@ -282,7 +281,7 @@ class KeySearch:
             yield Range(start, segment.size, NO_OFFSET)
 
     def _ranges_down(self, segment: Segment) -> Generator[int, None, Iterator[Range]]:
-        """Parts of about SCAN_BYTES, the last one first: by the index, or by the headers where it
+        """Parts of about CHUNK_BYTES, the last one first: by the index, or by the headers where it
         has no entries. Raises BadBatch.
         """
         index = segment.index
@@ -290,8 +289,8 @@ class KeySearch:
         end = min(index.position_after(self.result.next_offset), segment.size)
         bounds = [end]
         while end > 0:
-            start = index.batch_start_before(max(0, end - SCAN_BYTES))
-            if end - start > 2 * SCAN_BYTES:
+            start = index.batch_start_before(max(0, end - CHUNK_BYTES))
+            if end - start > 2 * CHUNK_BYTES:
                 walked = yield from self._bounds_between(segment, start, end)
                 bounds += reversed(walked)
             bounds.append(start)
@@ -300,13 +299,13 @@ class KeySearch:
 
     @staticmethod
     def _bounds_between(segment: Segment, start: int, end: int) -> Generator[int, None, list[int]]:
-        """Starts of batches between two positions, about SCAN_BYTES apart."""
+        """Starts of batches between two positions, about CHUNK_BYTES apart."""
         bounds: list[int] = []
         last = start
         for number, (position, batch_end, *_) in enumerate(walk(segment, start)):
             if position >= end:
                 break
-            if batch_end - last > SCAN_BYTES and position > last:
+            if batch_end - last > CHUNK_BYTES and position > last:
                 bounds.append(position)
                 last = position
             if number % HEADERS_AT_ONCE == HEADERS_AT_ONCE - 1:

@@ -83,8 +83,8 @@ def check(harness: Harness, log: PartitionLog, key: bytes, chance: random.Random
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_search, "SCAN_BYTES", 200)
-    monkeypatch.setattr(key_chunk, "SCAN_BYTES", 200)
+    monkeypatch.setattr(key_search, "CHUNK_BYTES", 200)
+    monkeypatch.setattr(key_chunk, "CHUNK_BYTES", 200)
     monkeypatch.setattr(key_chunk, "HEADERS_AT_ONCE", 2)
     monkeypatch.setattr(key_search, "HEADERS_AT_ONCE", 1)
     monkeypatch.setattr(key_scan, "RECORDS_AT_ONCE", 1)
