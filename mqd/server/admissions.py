@@ -25,7 +25,7 @@ class Admission(NamedTuple):
 
 
 class Admissions:
-    """Those of one node, as the coordinator of these ids."""
+    """The admissions of one node, as the coordinator of these ids."""
 
     def __init__(self) -> None:
         self._running: dict[Admission, None] = {}
