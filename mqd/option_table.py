@@ -2848,14 +2848,16 @@ _TABLE: Final = (
         STRING,
         "",
         DONE,
-        "The topic for records that a delay topic does not relay to its target",
+        "Topic for records that a share group gives up, unless the group names one, or that a "
+        "delay topic does not relay to its target",
     ),
     _topic(
         "mqd.message.ttl.ms",
         LONG,
         -1,
         DONE,
-        "Records expire so long after their timestamp; -1: never. Plain fetches return them",
+        "Records expire so long after their timestamp, for delay topics and share groups; 0: only "
+        "the header mqd-ttl counts; -1: never. Plain fetches return them",
         minimum=-1,
     ),
     _topic(
@@ -3043,6 +3045,27 @@ _GROUP_TABLE: Final = (
         synonyms=(("group.consumer.session.timeout.ms", 1),),
     ),
     # -- of a share group
+    _group(
+        "errors.deadletterqueue.copy.record.enable",
+        BOOLEAN,
+        False,
+        DONE,
+        "Whether dead letters have key, value and headers of the record",
+    ),
+    _group(
+        "errors.deadletterqueue.topic.name",
+        STRING,
+        "",
+        DONE,
+        "Topic for records that the share group gives up; empty: none",
+    ),
+    _group(
+        "mqd.share.retry.backoff",
+        STRING,
+        "",
+        DONE,
+        "Times from a release or the end of a lock to the next delivery, such as 1s,10s,1m",
+    ),
     _group(
         "share.assignment.interval.ms",
         INT,

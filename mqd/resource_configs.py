@@ -10,11 +10,13 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from mqd.back_off import parse_back_off
 from mqd.config import NodeConfig
 from mqd.config_sources import Source
 from mqd.errors import ErrorCode, MqError
 from mqd.option_table import GROUP_OPTIONS, NODE_OPTIONS, TOPIC_OPTIONS
 from mqd.options import Option, Status, Value, nearest
+from mqd.topic_names import topic_name_problem
 from mqd.types import IN_MEMORY, PRODUCER_LEASE, PRODUCER_OWNER, PRODUCERS_FENCED, STORAGE
 
 
@@ -88,6 +90,8 @@ def validate_topic_config(name: str, value: str | None) -> Value:
         raise MqError(ErrorCode.INVALID_CONFIG, option.problem(error)) from None
     if option.status is Status.REFUSED and parsed != option.default:
         raise MqError(ErrorCode.INVALID_CONFIG, f"'{name}' is not supported: {option.note}")
+    if name == TOPIC_DEAD_LETTERS:
+        _check_dead_letter_topic(name, str(parsed))
     return parsed
 
 
@@ -255,6 +259,10 @@ def validate_group_configs(overrides: Mapping[str, str], config: NodeConfig) -> 
         if keys is None:
             if name == AUTO_OFFSET_RESET:
                 parse_offset_reset(str(value))
+            elif name == RETRY_BACK_OFF:
+                _check_back_off(str(value))
+            elif name == GROUP_DEAD_LETTERS:
+                _check_dead_letter_topic(name, str(value))
             continue
         assert isinstance(value, int), name
         if value < config.integer(keys.least):
@@ -275,12 +283,41 @@ def validate_group_configs(overrides: Mapping[str, str], config: NodeConfig) -> 
 
 
 AUTO_OFFSET_RESET = "share.auto.offset.reset"
+RETRY_BACK_OFF = "mqd.share.retry.backoff"
+GROUP_DEAD_LETTERS = "errors.deadletterqueue.topic.name"
+TOPIC_DEAD_LETTERS = "mqd.dlq.topic"
+MESSAGE_TTL = "mqd.message.ttl.ms"
 _DURATION = re.compile(
     r"by_duration:P(?=.)(?:(\d+)D)?(?:T(?=.)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d{1,9})?)S)?)?",
     re.IGNORECASE,
 )
 EARLIEST, LATEST = -2, -1
 """Values of `parse_offset_reset`, the timestamps of ListOffsets."""
+
+
+def _check_back_off(text: str) -> None:
+    try:
+        parse_back_off(text)
+    except ValueError as error:
+        raise MqError(
+            ErrorCode.INVALID_CONFIG,
+            f"Invalid value {text} for configuration {RETRY_BACK_OFF}: {error}; use a list such as "
+            "1s,10s,1m",
+        ) from None
+
+
+def _check_dead_letter_topic(key: str, topic: str) -> None:
+    """Raises MqError INVALID_CONFIG. Nodes write to this topic whatever the ACLs are, so internal
+    topics are refused, as in KIP-1191."""
+    problem = topic_name_problem(topic) if topic else None
+    if topic.startswith("__"):
+        problem = "it begins with __"
+    if problem is not None:
+        raise MqError(
+            ErrorCode.INVALID_CONFIG,
+            f"Invalid value {topic} for configuration {key}: {problem}; use the name of a topic "
+            "that is not internal",
+        )
 
 
 def parse_offset_reset(text: str) -> int:

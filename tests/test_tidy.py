@@ -25,7 +25,7 @@ LAYERS: tuple[frozenset[str], ...] = (
             *("__init__", "types", "errors", "limits", "usage", "peers", "logs", "file_modes"),
             *("memory_plan", "topic_names", "client_metrics", "java_pattern", "java_translation"),
             *("config", "config_file", "config_sources", "resource_configs"),
-            *("options", "option_table", "option_listing"),
+            *("options", "option_table", "option_listing", "back_off"),
         }
     ),
     frozenset({"protocol"}),
@@ -124,6 +124,7 @@ SHELLS = frozenset(
         *("mqd/replica/fetchers.py", "mqd/replica/isr_changes.py"),
         *("mqd/replica/offline.py", "mqd/replica/ports.py"),
         *("mqd/relay/timer_files.py", "mqd/relay/timer_index.py", "mqd/relay/timer_run.py"),
+        *("mqd/share/dead_letter_writer.py", "mqd/share/partition_letters.py"),
     }
 )
 """The shells elsewhere, beside the `service.py` of each part. Only ever remove from this."""

@@ -46,7 +46,7 @@ class BlockingShareRecord:
         """As `accept`, without a wait for the broker: `BlockingShareConsumer.flush` waits."""
         self._loop.call(as_coroutine(self._wrapped.accept_soon))
 
-    def release_soon(self, delay: float = 0.0) -> None:
+    def release_soon(self, delay: float | None = None) -> None:
         """As `release`, without a wait for the broker."""
         self._loop.call(as_coroutine(self._wrapped.release_soon), delay)
 

@@ -108,9 +108,10 @@ class ShareRecord:
         """The record is processed: it is never delivered again."""
         await self._consumer.stored(self.accept_soon(), self._session)
 
-    async def release(self, delay: float = 0.0) -> None:
-        """Deliver the record again, to any member, after `delay` seconds. Apache Kafka ignores the
-        delay. A record with too many deliveries is archived."""
+    async def release(self, delay: float | None = None) -> None:
+        """Deliver the record again, to any member, after `delay` seconds; None: as the group's
+        mqd.share.retry.backoff says. Apache Kafka ignores the delay. A record with too many
+        deliveries is archived."""
         await self._consumer.stored(self.release_soon(delay), self._session)
 
     async def reject(self) -> None:
@@ -120,7 +121,7 @@ class ShareRecord:
     async def renew(self) -> None:
         """The lock begins again (KIP-1222): processing takes longer."""
         self._check_not_acknowledged()
-        one = self._consumer.acknowledge(self, AcknowledgeType.RENEW, 0)
+        one = self._consumer.acknowledge(self, AcknowledgeType.RENEW, -1)
         await self._consumer.stored(one, self._session)
         self.lock_ends = self._consumer.lock_ends(self._session)
 
@@ -128,8 +129,10 @@ class ShareRecord:
         """As `accept`, without a wait."""
         return self._end(AcknowledgeType.ACCEPT)
 
-    def release_soon(self, delay: float = 0.0) -> Acknowledgement:
+    def release_soon(self, delay: float | None = None) -> Acknowledgement:
         """As `release`, without a wait."""
+        if delay is None:
+            return self._end(AcknowledgeType.RELEASE)
         check_number("delay", delay, 0)
         return self._end(AcknowledgeType.RELEASE, milliseconds(delay))
 
@@ -137,7 +140,7 @@ class ShareRecord:
         """As `reject`, without a wait."""
         return self._end(AcknowledgeType.REJECT)
 
-    def _end(self, kind: AcknowledgeType, delay_ms: int = 0) -> Acknowledgement:
+    def _end(self, kind: AcknowledgeType, delay_ms: int = -1) -> Acknowledgement:
         self._check_not_acknowledged()
         self.is_acknowledged = True
         return self._consumer.acknowledge(self, kind, delay_ms)

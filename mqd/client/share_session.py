@@ -58,11 +58,14 @@ class Acknowledgement:
 
     __slots__ = ("delay_ms", "error", "is_done", "kind", "offset", "on_done", "place")
 
-    def __init__(self, place: Place, offset: int, kind: AcknowledgeType, delay_ms: int = 0) -> None:
+    def __init__(
+        self, place: Place, offset: int, kind: AcknowledgeType, delay_ms: int = -1
+    ) -> None:
         self.place = place
         self.offset = offset
         self.kind = kind
         self.delay_ms = delay_ms
+        """For a release; -1: as the group's configuration says."""
         self.is_done = False
         self.error: AcknowledgementFailed | None = None
         self.on_done: Callable[[], None] | None = None
@@ -480,7 +483,7 @@ def _batches(group: list[Acknowledgement]) -> list[dict[str, Any]]:
                 "last_offset": one.offset,
                 "acknowledge_types": [int(one.kind)],
             }
-            if one.delay_ms:
+            if one.delay_ms >= 0:
                 row["retry_delay_ms"] = one.delay_ms
             rows.append(row)
         last = one

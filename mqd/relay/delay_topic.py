@@ -3,7 +3,7 @@
 mqd.delay.target    the topic that gets the records when they are due
 mqd.delay.replace   whether a later record of a key replaces pending earlier ones
 mqd.retry.backoff   makes it a retry topic: the delay of each attempt, such as 1s,10s,1m
-mqd.message.ttl.ms  records expire so long after their time stamp
+mqd.message.ttl.ms  records expire so long after their time stamp; 0: only their mqd-ttl counts
 mqd.dlq.topic       gets records that are not relayed to the target
 """
 
@@ -68,5 +68,5 @@ class DelayTopic:
             target,
             configs.get(REPLACE, "false").strip().lower() == "true",
             configs.get(DEAD_LETTERS, "").strip(),
-            DelayOptions(None if ttl < 0 else ttl, parse_backoff(configs.get(BACKOFF, ""))),
+            DelayOptions(None if ttl < 1 else ttl, parse_backoff(configs.get(BACKOFF, ""))),
         )

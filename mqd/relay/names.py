@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Final
 from uuid import UUID
 
@@ -10,8 +11,18 @@ RESERVED_PREFIX: Final = "__mqd_relay"
 them."""
 
 
+_PART_BYTES_MAX: Final = 1000
+
+
 def is_reserved(name: str) -> bool:
     return name.startswith(RESERVED_PREFIX)
+
+
+def shortened(name: str) -> str:
+    """A name that is part of another one; a long one as its digest."""
+    if len(name.encode()) <= _PART_BYTES_MAX:
+        return name
+    return "sha256-" + sha256(name.encode()).hexdigest()
 
 
 def delay_transactional_id(topic_id: UUID, partition: int) -> str:

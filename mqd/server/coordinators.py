@@ -38,6 +38,7 @@ from mqd.replica.service import ReplicaService
 from mqd.resource_configs import group_option
 from mqd.server import acknowledged_retention, producer_access
 from mqd.server.context import Context, Node
+from mqd.server.dead_letters import DeadLetters
 from mqd.server.forward import Forwarder
 from mqd.server.handlers.seal_transactions import seal
 from mqd.server.handlers.write_txn_markers import write_markers
@@ -202,6 +203,14 @@ class Coordinators:
             persister=self.share_state,
             option=options.group,
             offset_for_time=self._offset_for_time,
+            dead_letters=DeadLetters(
+                image=image,
+                options=options,
+                calls=self.calls,
+                clock=clock,
+                entropy=entropy,
+                create_topic=create_topic,
+            ),
             sessions_max=config.integer("group.share.max.share.sessions"),
         )
         self._markers = MarkerSender(

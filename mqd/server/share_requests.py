@@ -19,7 +19,7 @@ from mqd.server.partitions import current_leader, endpoints, unknown_partition
 from mqd.share.ports import ShareKey
 from mqd.share.service import LedSharePartition
 from mqd.share.sessions import Place, SessionKey
-from mqd.share.share_partition import Acknowledgement, AcknowledgeType
+from mqd.share.share_partition import BY_BACK_OFF, Acknowledgement, AcknowledgeType
 from mqd.types import NO_EPOCH, NO_NODE, TopicPartition
 
 Batches = dict[Place, list[Acknowledgement]]
@@ -60,7 +60,12 @@ def acknowledgements_of(request: Any, *, renews: bool) -> Batches:
                 _check(row, before, renews=renews)
                 before = row.last_offset
                 batches.append(
-                    Acknowledgement(row.first_offset, row.last_offset, list(row.acknowledge_types))
+                    Acknowledgement(
+                        row.first_offset,
+                        row.last_offset,
+                        list(row.acknowledge_types),
+                        max(BY_BACK_OFF, row.retry_delay_ms),
+                    )
                 )
     return found
 

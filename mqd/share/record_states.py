@@ -5,8 +5,9 @@ first offset that was never acquired. Neighbours with the same state are one ran
 are done cost one range, however many they are. Only unfinished records between finished ones
 cost memory: RANGE_BYTES for each range.
 
-Invariant: a record is in one range, so at most one member has acquired it. A record that is
-ACKNOWLEDGED or ARCHIVED never changes its state again (I62).
+Invariants: a record is in one range, so at most one member has acquired it. A record that is
+ACKNOWLEDGED or ARCHIVED never changes its state again (I62). A DELAYED range has the time at which
+it is available.
 """
 
 from __future__ import annotations
@@ -30,13 +31,20 @@ _ENTRIES_KEPT: Final = 64
 class RecordState(IntEnum):
     """Kafka's numbers, which are in requests and records of the share coordinator."""
 
+    DELAYED = -1
+    """Available at a later time. The share coordinator has it as AVAILABLE, with the time."""
     AVAILABLE = 0
     ACQUIRED = 1
     ACKNOWLEDGED = 2
+    ARCHIVING = 3
+    """Given up, and its dead letter is not written yet (KIP-1191)."""
     ARCHIVED = 4
 
 
+_WITH_TIME: Final = frozenset({RecordState.DELAYED, RecordState.ARCHIVING})
 DONE: Final = frozenset({RecordState.ACKNOWLEDGED, RecordState.ARCHIVED})
+"""States that never change."""
+GIVEN_UP_OR_DONE: Final = DONE | {RecordState.ARCHIVING}
 """States in which a record is never delivered again."""
 
 
@@ -47,6 +55,9 @@ class Batch(NamedTuple):
     last_offset: Offset
     state: RecordState
     delivery_count: int
+    time_ms: int = 0
+    """Wall time in ms: before which an AVAILABLE record is not delivered, or since when it is
+    ARCHIVING. 0: none."""
 
 
 @dataclass(slots=True)
@@ -63,6 +74,8 @@ class Range:
     """Monotonic seconds at which the acquisition lock ends."""
     next_state: RecordState | None = None
     """The state that the share coordinator stores now. Until it has, no other change begins."""
+    time_ms: int = 0
+    """Wall time in ms: when DELAYED records are available, or since when they are ARCHIVING."""
 
     def continues(self, other: Range) -> bool:
         """Whether the records after `other` are in the same state."""
@@ -72,11 +85,18 @@ class Range:
             and self.member_id == other.member_id
             and self.deadline == other.deadline
             and self.next_state is other.next_state
+            and self.time_ms == other.time_ms
         )
 
     def copy(self, last: Offset) -> Range:
         return Range(
-            last, self.state, self.delivery_count, self.member_id, self.deadline, self.next_state
+            last,
+            self.state,
+            self.delivery_count,
+            self.member_id,
+            self.deadline,
+            self.next_state,
+            self.time_ms,
         )
 
 
@@ -137,6 +157,8 @@ class RecordStates:
         end offset."""
         assert self.start_offset <= first <= new.last, (self.start_offset, first, new)
         assert first <= self.end_offset, (first, self.end_offset)
+        assert not new.time_ms or new.state in _WITH_TIME, (first, new)
+        assert new.time_ms or new.state is not RecordState.DELAYED, (first, new)
         if first == self.end_offset:
             position = len(self._ranges)
         else:
@@ -165,12 +187,21 @@ class RecordStates:
         if first > self.end_offset:
             self.put(self.end_offset, Range(first - 1, RecordState.AVAILABLE))
         count = 0 if batch.state in DONE else batch.delivery_count
-        self.put(first, Range(batch.last_offset, batch.state, count))
+        state = batch.state
+        if state is RecordState.AVAILABLE and batch.time_ms:
+            state = RecordState.DELAYED
+        self.put(first, Range(batch.last_offset, state, count, time_ms=batch.time_ms))
 
     def batches(self) -> tuple[Batch, ...]:
         """All states, without records that were never delivered."""
         return tuple(
-            Batch(first, one.last, one.state, one.delivery_count)
+            Batch(
+                first,
+                one.last,
+                RecordState.AVAILABLE if one.state is RecordState.DELAYED else one.state,
+                one.delivery_count,
+                one.time_ms,
+            )
             for first, one in self
             if one.delivery_count or one.state is not RecordState.AVAILABLE
         )

@@ -13,20 +13,31 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import trio
 
+from mqd.back_off import parse_back_off
 from mqd.errors import ErrorCode, MqError
 from mqd.io.clock import Clock
-from mqd.io.disk import Disk
+from mqd.io.disk import Disk, FileRange
 from mqd.limits import KIB, MIB
 from mqd.log.service import LogService
+from mqd.protocol.record_reader import Record
 from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
 from mqd.replica.waiters import FetchWaiter
-from mqd.resource_configs import AUTO_OFFSET_RESET, EARLIEST, LATEST, parse_offset_reset
+from mqd.resource_configs import (
+    AUTO_OFFSET_RESET,
+    EARLIEST,
+    LATEST,
+    RETRY_BACK_OFF,
+    parse_offset_reset,
+)
+from mqd.share.dead_letter_writer import DeadLetterWriter, Records
+from mqd.share.dead_letters import Target
 from mqd.share.key_affinity import KeyOf
+from mqd.share.partition_letters import PartitionLetters
 from mqd.share.ports import GroupOption, Persister, ShareKey
 from mqd.share.reading import ReadBatch, keys_of, read_batches
 from mqd.share.record_states import Batch, RecordState
@@ -38,6 +49,7 @@ from mqd.share.share_partition import (
     SharePartition,
     Update,
 )
+from mqd.share.ttl import OFF, are_apart, expired_ranges, expires_at_ms
 from mqd.types import NO_OFFSET, Offset
 
 logger = logging.getLogger(__name__)
@@ -48,6 +60,10 @@ ones."""
 _READ_BYTES_MAX: Final = MIB
 """Read from one partition for one fetch."""
 _READ_BYTES_MIN: Final = 64 * KIB
+EXPIRED_LOG_SECONDS: Final = 60.0
+"""The shortest time between two log lines about expired records of a share partition."""
+DELAY_CHECK_SECONDS: Final = 10.0
+"""A node with delayed records compares their times with its wall clock at least so often."""
 _BATCHES_PER_WRITE: Final = 5_000
 KEY_AFFINITY: Final = "share.key.affinity"
 _REFUSED_FOR_GOOD = frozenset(
@@ -59,6 +75,21 @@ _REFUSED_FOR_GOOD = frozenset(
     }
 )
 """Errors of a write after which the share partition must be loaded again."""
+
+
+class DeadLetterPort(Protocol):
+    """The dead letters of the node's share partitions."""
+
+    def target(self, group_id: str, topic: str) -> Target | None:
+        """Where the letters of the records of a topic go; None if nowhere."""
+        ...
+
+    def ttl_ms(self, topic: str) -> int:
+        """`mqd.message.ttl.ms` of the topic."""
+        ...
+
+    def writer(self, key: ShareKey, topic: str, records: Records) -> DeadLetterWriter: ...
+
 
 OffsetForTime = Callable[[Partition, int], Awaitable[Offset | None]]
 """The first committed offset with this timestamp (ms) or later; None if there is none."""
@@ -111,6 +142,11 @@ class LedSharePartition:
     is_writing: bool = False
     is_dropped: bool = False
     """The next request loads it again."""
+    writes_letters: bool = False
+    """A task writes dead letters."""
+    expired_count: int = 0
+    """Expired records that were found since the last log line about them."""
+    expired_logged_at: float = -math.inf
     waiters: dict[FetchWaiter, None] = field(default_factory=dict)
     """Fetches that wait for available records."""
 
@@ -136,6 +172,7 @@ class ShareService:
         persister: Persister,
         option: GroupOption,
         offset_for_time: OffsetForTime,
+        dead_letters: DeadLetterPort,
         sessions_max: int,
     ) -> None:
         self.sessions = ShareSessions(sessions_max)
@@ -146,6 +183,7 @@ class ShareService:
         self._persister = persister
         self._option = option
         self._offset_for_time = offset_for_time
+        self._dead_letters = dead_letters
         self._led: dict[ShareKey, LedSharePartition] = {}
         self._nursery: trio.Nursery | None = None
         """None before `run`, and after it: connections that the node closes then end sessions."""
@@ -202,6 +240,7 @@ class ShareService:
         if (
             led.core is not None
             and not led.is_writing
+            and not led.writes_letters
             and not self.sessions.has_group(led.key.group_id)
         ):
             self._drop(led)
@@ -222,9 +261,10 @@ class ShareService:
                     batches=(),
                 )
             led.state_epoch = stored.state_epoch
-            led.core = SharePartition.loaded(
-                start_offset, stored.batches, self._limits(led.key.group_id)
-            )
+            led.core = SharePartition.loaded(start_offset, stored.batches, self._limits(led))
+            led.core.end_delays(self._clock.wall_ms())
+            self._expect_deadline(led.core)
+            self._write_letters_soon(led)
         except MqError as error:
             led.load_error = error
             self._drop(led)
@@ -254,13 +294,15 @@ class ShareService:
         found: bool = self._option(group_id, "share.renew.acknowledge.enable")
         return found
 
-    def _limits(self, group_id: str) -> Limits:
-        option = self._option
+    def _limits(self, led: LedSharePartition) -> Limits:
+        option, group_id = self._option, led.key.group_id
         return Limits(
             delivery_count=option(group_id, "share.delivery.count.limit"),
             record_locks=option(group_id, "share.partition.max.record.locks"),
             lock_seconds=option(group_id, "share.record.lock.duration.ms") / 1000,
             state_bytes=STATE_BYTES_MAX,
+            back_off=parse_back_off(option(group_id, RETRY_BACK_OFF)),
+            dead_letters=self._dead_letters.target(group_id, _topic_of(led)) is not None,
         )
 
     # -- acquire -----------------------------------------------------------------------------------
@@ -270,7 +312,7 @@ class ShareService:
     ) -> Acquired | None:
         """Acquire records for a member. None if none are available now. Raises MqError."""
         core, partition = _core_of(led), led.partition
-        core.limits = self._limits(led.key.group_id)
+        core.limits = self._limits(led)
         core.order_by_key(self._option(led.key.group_id, KEY_AFFINITY))
         while True:
             if not led.is_current:
@@ -299,14 +341,25 @@ class ShareService:
                     for one in self._logs.reader.aborted(partition.log, offset, found.next_offset)
                 ]
             [part] = found.ranges
-            data = await self._disk.offload(part.file.read_at, part.position, part.size)
+            expired: list[tuple[Offset, Offset]] = []
+            ttl_ms = self._dead_letters.ttl_ms(_topic_of(led))
+            if ttl_ms == OFF:
+                data = await self._disk.offload(part.file.read_at, part.position, part.size)
+            else:
+                data, expired = await self._disk.offload(
+                    _read_with_expired, part, ttl_ms, self._clock.wall_ms()
+                )
             if not led.is_current:
                 raise partition.not_leader()
             if core.affinity is not None:
-                acquired = await self._acquire_by_key(led, member_id, data, offset, aborted, limits)
+                acquired = await self._acquire_by_key(
+                    led, member_id, data, offset, aborted, limits, expired
+                )
             else:
+                self._give_up(led, expired)
                 acquired = self._acquire(core, member_id, data, offset, aborted, limits)
             if acquired is not None:
+                assert are_apart(acquired.rows, expired), "expired records were acquired (I66)"
                 return acquired
             if core.next_fetch_offset() == offset:
                 return None
@@ -347,6 +400,7 @@ class ShareService:
         offset: Offset,
         aborted: list[tuple[int, Offset]] | None,
         limits: FetchLimits,
+        expired: Sequence[tuple[Offset, Offset]],
     ) -> Acquired | None:
         """The same, for a group with `share.key.affinity`: learns the keys of records that it reads
         for the first time."""
@@ -365,6 +419,7 @@ class ShareService:
             if core.affinity is not affinity:
                 return None  # the option has changed
             core.learn_keys(keys, offset, last)
+        self._give_up(led, expired)
         rows = core.acquire_by_key(
             member_id,
             batches[0].first_offset,
@@ -377,6 +432,25 @@ class ShareService:
             return None
         self._expect_deadline(core)
         return Acquired(_of_rows(data, batches, rows), rows)
+
+    def _give_up(self, led: LedSharePartition, expired: Sequence[tuple[Offset, Offset]]) -> None:
+        """Expired records are not delivered: they are archived, or get dead letters first."""
+        if not expired:
+            return
+        core, now = _core_of(led), self._clock.monotonic()
+        update = core.give_up(expired, self._clock.wall_ms())
+        if update is not None:
+            self._write(led, update)
+        led.expired_count += sum(last - first + 1 for first, last in expired)
+        if now >= led.expired_logged_at + EXPIRED_LOG_SECONDS:
+            led.expired_logged_at = now
+            logger.info(
+                "records expired group=%s partition=%s count=%d effect='not delivered'",
+                led.key.group_id,
+                led.partition.assignment.topic_partition,
+                led.expired_count,
+            )
+            led.expired_count = 0
 
     def _reads_committed(self, led: LedSharePartition) -> bool:
         isolation: str = self._option(led.key.group_id, "share.isolation.level")
@@ -402,7 +476,9 @@ class ShareService:
         core = _core_of(led)
         if not led.is_current:
             raise led.partition.not_leader()
-        update = core.acknowledge(member_id, acknowledgements, self._clock.monotonic())
+        update = core.acknowledge(
+            member_id, acknowledgements, self._clock.monotonic(), wall_ms=self._clock.wall_ms()
+        )
         self._expect_deadline(core)
         if update is None:
             return
@@ -462,6 +538,7 @@ class ShareService:
                 self._wake(led)
             self._expect_deadline(core)
         led.is_writing = False
+        self._write_letters_soon(led)
         self._drop_unused(led)
 
     async def _stored(
@@ -489,6 +566,32 @@ class ShareService:
             return error
         return None
 
+    # -- dead letters ------------------------------------------------------------------------------
+
+    def _write_letters_soon(self, led: LedSharePartition) -> None:
+        """Write the dead letters of records that the group has given up."""
+        core = _core_of(led)
+        if self._nursery is None or led.writes_letters or not led.is_current:
+            return
+        if core.gives_up and core.archiving(1):
+            led.writes_letters = True
+            self._nursery.start_soon(self._write_letters, led)
+
+    async def _write_letters(self, led: LedSharePartition) -> None:
+        async def store(update: Update) -> None:
+            write = self._write(led, update)
+            await write.done.wait()
+            if write.error is not None:
+                raise write.error
+
+        def expires(record: Record) -> int | None:
+            return expires_at_ms(record, self._dead_letters.ttl_ms(_topic_of(led)))
+
+        letters = PartitionLetters(led, self._logs, self._disk, store=store, expires_at_ms=expires)
+        await self._dead_letters.writer(led.key, _topic_of(led), letters).run()
+        led.writes_letters = False
+        self._drop_unused(led)
+
     @staticmethod
     def _wake(led: LedSharePartition) -> None:
         for waiter in list(led.waiters):
@@ -497,17 +600,31 @@ class ShareService:
     # -- locks -------------------------------------------------------------------------------------
 
     def _expect_deadline(self, core: SharePartition) -> None:
-        deadline = core.next_deadline()
-        if deadline is not None and deadline < self._expires_at:
+        if self._next_deadline(core) < self._expires_at:
             self._earlier_deadline.set()
 
+    def _next_deadline(self, core: SharePartition) -> float:
+        """Monotonic seconds at which a lock or a delay ends. A wall clock that jumps is noticed
+        after DELAY_CHECK_SECONDS."""
+        lock, due = core.next_deadline(), core.next_due()
+        deadline = math.inf if lock is None else lock
+        if due is not None:
+            seconds = (due - self._clock.wall_ms()) / 1000
+            deadline = min(
+                deadline, self._clock.monotonic() + min(max(0.0, seconds), DELAY_CHECK_SECONDS)
+            )
+        return deadline
+
     def _expire(self) -> None:
-        """End the locks whose time is over, and find the next deadline."""
+        """End the locks and delays whose time is over, and find the next deadline."""
         now, expires_at = self._clock.monotonic(), math.inf
+        wall_ms = self._clock.wall_ms()
         for led in list(self._led.values()):
             if led.core is None:
                 continue
-            update = led.core.expire(now)
+            if led.core.end_delays(wall_ms):
+                self._wake(led)
+            update = led.core.expire(now, wall_ms=wall_ms)
             if update is not None:
                 logger.debug(
                     "acquisition locks expired group=%s partition=%s batches=%d",
@@ -520,10 +637,20 @@ class ShareService:
                     one.state is RecordState.AVAILABLE for one in update.batches
                 ):
                     self._wake(led)
-            deadline = led.core.next_deadline()
-            if deadline is not None:
-                expires_at = min(expires_at, deadline)
+            expires_at = min(expires_at, self._next_deadline(led.core))
         self._expires_at = expires_at
+
+
+def _read_with_expired(
+    part: FileRange, ttl_ms: int, now_ms: int
+) -> tuple[bytes, list[tuple[Offset, Offset]]]:
+    """The bytes, and the expired records among them. Runs in a worker thread."""
+    data = part.file.read_at(part.position, part.size)
+    return data, expired_ranges(data, ttl_ms, now_ms)
+
+
+def _topic_of(led: LedSharePartition) -> str:
+    return led.partition.assignment.topic_partition.topic
 
 
 def _core_of(led: LedSharePartition) -> SharePartition:

@@ -7,7 +7,8 @@ member leaves, are available again at once: the coordinator is told later. A new
 the stored state.
 
 Invariants: at most one member has acquired a record at any time. A record that is done is never
-acquired again. A record is acquired at most `delivery_count_max` times, without those times that a
+acquired again. A delayed record is not acquired before its time (wall clock of the leader). A
+record is acquired at most `delivery_count_max` times, without those times that a
 member returned it by closing its session.
 """
 
@@ -19,12 +20,24 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+from mqd.back_off import step_after
 from mqd.errors import ErrorCode, MqError
+from mqd.share.dead_letters import Archiving
 from mqd.share.key_affinity import KeyAffinity, KeyOf
-from mqd.share.record_states import DONE, NO_DEADLINE, Batch, Range, RecordState, RecordStates
+from mqd.share.record_states import (
+    DONE,
+    GIVEN_UP_OR_DONE,
+    Batch,
+    Range,
+    RecordState,
+    RecordStates,
+)
 from mqd.types import Offset
 
 NO_MEMBER: Final = ""
+NOT_DELAYED: Final = -1
+BY_BACK_OFF: Final = -1
+"""The delay of a release that names none."""
 
 
 class AcknowledgeType(IntEnum):
@@ -53,6 +66,8 @@ class Acknowledgement(NamedTuple):
     first_offset: Offset
     last_offset: Offset
     types: Sequence[int]
+    delay_ms: int = BY_BACK_OFF
+    """When released records are available again: after so long, or as the group's back-off says."""
 
 
 class AcquiredRecords(NamedTuple):
@@ -74,6 +89,11 @@ class Limits(NamedTuple):
     """`share.record.lock.duration.ms`"""
     state_bytes: int
     """Memory of the states. Above it no new records are acquired."""
+    back_off: tuple[int, ...] = ()
+    """`mqd.share.retry.backoff`: ms from a release or the end of a lock to the next delivery, by
+    delivery count."""
+    dead_letters: bool = False
+    """Whether records that the group gives up wait for a dead letter (KIP-1191)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +114,12 @@ class SharePartition:
     limits: Limits
     acquired_count: int = 0
     """Records that are acquired now."""
+    gives_up: bool = False
+    """Records may be ARCHIVING: False only if none is."""
     _locks: list[tuple[float, Offset, Offset]] = field(default_factory=list)
     """A heap of (end of the lock, first offset, last offset). An entry may be out of date."""
+    _delayed: list[tuple[int, Offset, Offset]] = field(default_factory=list)
+    """The same for delayed records, by wall time in ms."""
     affinity: KeyAffinity | None = None
     """The order of records by key, if the group has `share.key.affinity`."""
 
@@ -106,7 +130,12 @@ class SharePartition:
         for batch in sorted(batches):
             states.store(batch)
         states.advance()
-        return SharePartition(states, limits)
+        loaded = SharePartition(states, limits)
+        for first, one in states:
+            loaded.gives_up |= one.state is RecordState.ARCHIVING
+            if one.state is RecordState.DELAYED:
+                heapq.heappush(loaded._delayed, (one.time_ms, first, one.last))
+        return loaded
 
     # -- acquire -----------------------------------------------------------------------------------
 
@@ -230,7 +259,7 @@ class SharePartition:
     def _state_of(self, offset: Offset) -> bool:
         """Whether the record is not done."""
         found = self.states.within(offset, offset)
-        return bool(found) and found[0][1].state not in DONE
+        return bool(found) and found[0][1].state not in GIVEN_UP_OR_DONE
 
     def _is_available(self, offset: Offset) -> bool:
         found = self.states.within(offset, offset)
@@ -242,8 +271,9 @@ class SharePartition:
         if affinity is None:
             return
         for offset in range(first, last + 1):
-            if state not in DONE:
-                affinity.available(offset)
+            if state not in GIVEN_UP_OR_DONE:
+                if state is RecordState.AVAILABLE:
+                    affinity.available(offset)
                 continue
             head = affinity.done(offset)
             if head is not None and self._is_available(head):
@@ -287,7 +317,12 @@ class SharePartition:
     # -- acknowledge -------------------------------------------------------------------------------
 
     def acknowledge(
-        self, member_id: str, acknowledgements: Sequence[Acknowledgement], now: float
+        self,
+        member_id: str,
+        acknowledgements: Sequence[Acknowledgement],
+        now: float,
+        *,
+        wall_ms: int = 0,
     ) -> Update | None:
         """Begin what a member acknowledges. None if there is nothing to store: only renewed locks,
         or records before the start offset.
@@ -295,15 +330,15 @@ class SharePartition:
         Raises MqError INVALID_RECORD_STATE, and changes nothing, if the member has not acquired a
         record.
         """
-        changes: list[tuple[Offset, Range, AcknowledgeType]] = []
+        changes: list[tuple[Offset, Range, AcknowledgeType, int]] = []
         for one in acknowledgements:
             for first, last, kind in _runs(one):
                 changes.extend(
-                    (begin, acquired, kind)
+                    (begin, acquired, kind, one.delay_ms)
                     for begin, acquired in self._owned(member_id, first, last)
                 )
         batches = []
-        for begin, acquired, kind in changes:
+        for begin, acquired, kind, delay_ms in changes:
             if kind is AcknowledgeType.RENEW:
                 deadline = now + self.limits.lock_seconds
                 self.states.put(
@@ -319,11 +354,21 @@ class SharePartition:
                 heapq.heappush(self._locks, (deadline, begin, acquired.last))
                 continue
             state = self._state_after(_NEXT_STATES[kind], acquired.delivery_count)
-            changed = acquired.copy(acquired.last)
-            changed.next_state = state
-            self.states.put(begin, changed)
-            batches.append(Batch(begin, acquired.last, state, acquired.delivery_count))
+            if kind is AcknowledgeType.REJECT:
+                state = self._given_up
+            batches.append(self._change_later(begin, acquired, state, delay_ms, wall_ms))
         return self._update(batches)
+
+    def _change_later(
+        self, begin: Offset, acquired: Range, state: RecordState, delay_ms: int, wall_ms: int
+    ) -> Batch:
+        """Change the state after the share coordinator has stored it."""
+        changed = acquired.copy(acquired.last)
+        changed.next_state = state
+        self.states.put(begin, changed)
+        count = acquired.delivery_count
+        time_ms = self._time_of(state, count, delay_ms, wall_ms)
+        return Batch(begin, acquired.last, state, count, time_ms)
 
     def _owned(self, member_id: str, first: Offset, last: Offset) -> list[tuple[Offset, Range]]:
         """The ranges of these records, without those before the start offset.
@@ -362,9 +407,13 @@ class SharePartition:
             for begin, one in self.states.within(batch.first_offset, batch.last_offset):
                 if one.next_state is not batch.state:
                     continue  # the log start moved beyond it
-                if stored:
-                    self._end_acquisition(begin, one, batch.state, one.delivery_count)
-                    became_available |= batch.state is RecordState.AVAILABLE
+                if one.state is RecordState.ARCHIVING:
+                    self._end_archiving(begin, one, batch.state, stored=stored)
+                elif stored:
+                    self._end_acquisition(
+                        begin, one, batch.state, one.delivery_count, batch.time_ms
+                    )
+                    became_available |= batch.state is RecordState.AVAILABLE and not batch.time_ms
                     became_available |= self.affinity is not None  # the next record of its key
                 else:
                     one.next_state = None
@@ -379,9 +428,28 @@ class SharePartition:
         """Monotonic seconds at which the first lock ends."""
         return self._locks[0][0] if self._locks else None
 
-    def expire(self, now: float) -> Update | None:
-        """End the locks whose time is over. The records are available again, or archived if they
-        were delivered as often as allowed."""
+    def next_due(self) -> int | None:
+        """Wall time in ms at which the first delayed records are available."""
+        return self._delayed[0][0] if self._delayed else None
+
+    def end_delays(self, wall_ms: int) -> bool:
+        """Delayed records whose time has come are available. Returns whether there are any."""
+        found = False
+        while self._delayed and self._delayed[0][0] <= wall_ms:
+            due, first, last = heapq.heappop(self._delayed)
+            for begin, one in self.states.within(first, last):
+                if one.state is RecordState.DELAYED and one.time_ms == due:
+                    assert one.time_ms <= wall_ms, "never early (I64)"
+                    self.states.put(
+                        begin, Range(one.last, RecordState.AVAILABLE, one.delivery_count)
+                    )
+                    self._ended_by_key(begin, one.last, RecordState.AVAILABLE)
+                    found = True
+        return found
+
+    def expire(self, now: float, *, wall_ms: int = 0) -> Update | None:
+        """End the locks whose time is over. The records are available again, at once or after the
+        back-off, or archived if they were delivered as often as allowed."""
         batches: list[Batch] = []
         while self._locks and self._locks[0][0] <= now:
             deadline, first, last = heapq.heappop(self._locks)
@@ -389,7 +457,7 @@ class SharePartition:
                 if one.state is not RecordState.ACQUIRED or one.deadline != deadline:
                     continue
                 if one.next_state is None:
-                    batches.append(self._give_back(begin, one, one.delivery_count))
+                    batches.append(self._give_back(begin, one, one.delivery_count, wall_ms))
         return self._update(batches)
 
     def release_all(self, member_id: str) -> Update | None:
@@ -397,7 +465,7 @@ class SharePartition:
         count, because the member may not have seen them."""
         return self._update(
             [
-                self._give_back(begin, one, one.delivery_count - 1)
+                self._give_back(begin, one, one.delivery_count - 1, NOT_DELAYED)
                 for begin, one in list(self.states)
                 if one.state is RecordState.ACQUIRED
                 and one.member_id == member_id
@@ -422,24 +490,132 @@ class SharePartition:
             )
         return moved
 
-    def _give_back(self, begin: Offset, acquired: Range, delivery_count: int) -> Batch:
+    def _give_back(
+        self, begin: Offset, acquired: Range, delivery_count: int, wall_ms: int
+    ) -> Batch:
         state = self._state_after(RecordState.AVAILABLE, delivery_count)
-        self._end_acquisition(begin, acquired, state, delivery_count)
-        return Batch(begin, acquired.last, state, delivery_count)
+        if state is RecordState.ARCHIVING:  # no letter before it is stored (I65)
+            return self._change_later(begin, acquired, state, BY_BACK_OFF, max(0, wall_ms))
+        time_ms = 0
+        if wall_ms != NOT_DELAYED:
+            time_ms = self._time_of(state, delivery_count, BY_BACK_OFF, wall_ms)
+        batch = Batch(begin, acquired.last, state, delivery_count, time_ms)
+        self._end_acquisition(begin, acquired, state, delivery_count, time_ms)
+        return batch
+
+    def _time_of(self, state: RecordState, delivery_count: int, delay_ms: int, wall_ms: int) -> int:
+        """Wall time at which a record that changes to `state` is available, or since which it is
+        archiving. 0: none."""
+        if state is RecordState.ARCHIVING:
+            return wall_ms
+        if state is not RecordState.AVAILABLE:
+            return 0
+        if delay_ms == BY_BACK_OFF:
+            delay_ms = step_after(self.limits.back_off, delivery_count)
+        # Both times are rounded down: one millisecond more is never early.
+        return wall_ms + delay_ms + 1 if delay_ms > 0 else 0
 
     def _end_acquisition(
-        self, begin: Offset, acquired: Range, state: RecordState, delivery_count: int
+        self,
+        begin: Offset,
+        acquired: Range,
+        state: RecordState,
+        delivery_count: int,
+        time_ms: int,
     ) -> None:
         self.acquired_count -= acquired.last - begin + 1
         if state in DONE:
             delivery_count = 0  # so that neighbours that are done become one range
-        self.states.put(begin, Range(acquired.last, state, delivery_count, NO_MEMBER, NO_DEADLINE))
+        self.gives_up |= state is RecordState.ARCHIVING
+        if time_ms and state is RecordState.AVAILABLE:
+            state = RecordState.DELAYED
+            heapq.heappush(self._delayed, (time_ms, begin, acquired.last))
+        self.states.put(
+            begin,
+            Range(acquired.last, state, delivery_count, time_ms=time_ms),
+        )
         self._ended_by_key(begin, acquired.last, state)
 
     def _state_after(self, state: RecordState, delivery_count: int) -> RecordState:
         if state is RecordState.AVAILABLE and delivery_count >= self.limits.delivery_count:
-            return RecordState.ARCHIVED
+            return self._given_up
         return state
+
+    @property
+    def _given_up(self) -> RecordState:
+        """The state of a record that is not delivered again, although it was not accepted."""
+        return RecordState.ARCHIVING if self.limits.dead_letters else RecordState.ARCHIVED
+
+    # -- dead letters ------------------------------------------------------------------------------
+
+    def archiving(self, most: int) -> list[Archiving]:
+        """The first records that wait for a dead letter, as the share coordinator has them."""
+        found: list[Archiving] = []
+        if not self.gives_up:
+            return found
+        self.gives_up = False
+        for first, one in self.states:
+            self.gives_up |= one.state is RecordState.ARCHIVING
+            if one.state is not RecordState.ARCHIVING or one.next_state is not None:
+                continue
+            for offset in range(first, min(one.last + 1, first + most - len(found))):
+                found.append(Archiving(offset, one.delivery_count, one.time_ms))
+            if len(found) >= most:
+                break
+        return found
+
+    def archive_given_up(self, offsets: Sequence[Offset]) -> Update | None:
+        """Begin to archive records that have their dead letter."""
+        batches = []
+        for offset in offsets:
+            for begin, one in self.states.within(offset, offset):
+                if one.state is RecordState.ARCHIVING and one.next_state is None:
+                    one.next_state = RecordState.ARCHIVED
+                    self.states.put(begin, one)
+                    batches.append(Batch(begin, one.last, RecordState.ARCHIVED, one.delivery_count))
+        return self._update(batches)
+
+    def give_up(self, ranges: Sequence[tuple[Offset, Offset]], wall_ms: int) -> Update | None:
+        """Give up the available records of these ranges, which are in order: they have expired.
+        Returns what the share coordinator must store before a dead letter is written."""
+        batches: list[Batch] = []
+        for first, last in ranges:
+            first = max(first, self.states.start_offset)
+            if first > last:
+                continue
+            end_offset = self.states.end_offset
+            if first > end_offset:
+                self.states.put(end_offset, Range(first - 1, RecordState.AVAILABLE))
+            if last >= end_offset:
+                self.states.put(max(first, end_offset), Range(last, RecordState.AVAILABLE))
+            for begin, one in self.states.within(first, last):
+                if one.state is RecordState.AVAILABLE:
+                    batches.extend(self._give_up(begin, one, wall_ms))
+        return self._update(batches)
+
+    def _give_up(self, begin: Offset, one: Range, wall_ms: int) -> list[Batch]:
+        self._ended_by_key(begin, one.last, RecordState.ARCHIVED)
+        if self._given_up is RecordState.ARCHIVED:  # the next leader finds that, too
+            self.states.put(begin, Range(one.last, RecordState.ARCHIVED))
+            return []
+        changed = Range(one.last, RecordState.ARCHIVING, one.delivery_count, time_ms=wall_ms)
+        changed.next_state = RecordState.ARCHIVING
+        self.states.put(begin, changed)
+        return [Batch(begin, one.last, RecordState.ARCHIVING, one.delivery_count, wall_ms)]
+
+    def _end_archiving(
+        self, begin: Offset, one: Range, state: RecordState, *, stored: bool
+    ) -> None:
+        """A change from or to ARCHIVING, other than the end of an acquisition, is stored or
+        not."""
+        one.next_state = None
+        self.gives_up |= state is RecordState.ARCHIVING
+        if stored and state is RecordState.ARCHIVED:
+            one = Range(one.last, RecordState.ARCHIVED)
+        elif not stored and state is RecordState.ARCHIVING:
+            one = Range(one.last, RecordState.AVAILABLE, one.delivery_count)
+            self.affinity = None  # it has forgotten the record: the next fetch reads the keys again
+        self.states.put(begin, one)
 
     def _update(self, batches: Collection[Batch]) -> Update | None:
         self.states.advance()

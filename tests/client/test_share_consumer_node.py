@@ -16,6 +16,7 @@ from mqd.client.share_consumer import ShareConsumer, open_share_consumer
 from mqd.client.share_records import ShareRecord
 from mqd.errors import ErrorCode
 from mqd.testing import Cluster, simulated
+from mqd.types import TopicPartition
 from tests.server.test_share_groups import GROUP, OPTIONS, TOPIC, configure
 
 REPLICATED = OPTIONS | {
@@ -187,3 +188,46 @@ async def test_nodes_crash() -> None:
             nursery.cancel_scope.cancel()
         assert set(accepted.values()) == {1}
         assert len(accepted) > 200
+
+
+@simulated(seed=7)
+async def test_a_release_with_a_delay() -> None:
+    """By the client, and by the group's table; others go on meanwhile."""
+    async with Cluster(nodes=1, options=OPTIONS) as cluster:
+        client = await prepare(cluster, records=3, mqd_share_retry_backoff="2s,30s")
+        async with open_share_consumer(client, GROUP, [TOPIC], mode="explicit") as consumer:
+            first, second, third = await take(consumer, 3)
+            released = trio.current_time()
+            await first.release(delay=5)
+            await second.release()
+            await third.release(delay=0)
+            found: dict[int, float] = {}
+            while len(found) < 3:
+                [record] = await take(consumer, 1)
+                found[record.offset] = trio.current_time() - released
+                assert record.delivery_count == 2
+                if record.offset == 0:
+                    await record.release()
+                else:
+                    await record.accept()
+            assert found[2] < 0.5 and 2 <= found[1] < 2.2 and 5 <= found[0] < 5.2
+            [record] = await take(consumer, 1)
+            assert trio.current_time() - released > 35 and record.delivery_count == 3
+
+
+@pytest.mark.slow
+@simulated(seed=8)
+async def test_a_delay_survives_the_leader() -> None:
+    async with Cluster(nodes=3, options=REPLICATED) as cluster:
+        client = await prepare(cluster, records=2)
+        async with open_share_consumer(client, GROUP, [TOPIC], mode="explicit") as consumer:
+            first, second = await take(consumer, 2)
+            await first.release(delay=20)
+            await second.accept()
+            released = trio.current_time()
+            leader = client.view.leader_of(TopicPartition(TOPIC, 0))
+            assert leader is not None
+            cluster.nodes[leader.node_id].kill()
+            [again] = await take(consumer, 1)
+            assert (again.offset, again.delivery_count) == (0, 2)
+            assert 20 <= trio.current_time() - released < 25

@@ -195,3 +195,26 @@ def test_mqctl_consumes(shares: Broker, new_name: Callable[[], str]) -> None:
     assert consume("-n", "1", "--release") == ["value-60"]
     assert consume("-n", "1", "--reject") == ["value-60"]
     assert consume("--idle", "10") == [f"value-{number}" for number in range(61, RECORDS)]
+
+
+@pytest.mark.mqd_only("Apache Kafka ignores the delay")
+def test_kafkas_tool_reads_the_state_of_delayed_records(
+    shares: Broker, new_name: Callable[[], str]
+) -> None:
+    topic, group = new_name(), new_name()
+    prepare(shares, topic, group)
+    with (
+        connect(shares.address) as client,
+        client.share_consumer(group, [topic], mode="explicit") as consumer,
+    ):
+        next_of(consumer).release(delay=3600)
+    printed = run_tool(
+        shares,
+        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        *("--topic", "__share_group_state", "--from-beginning", "--timeout-ms", "10000"),
+        "--formatter",
+        "org.apache.kafka.tools.consumer.group.share.ShareGroupStateMessageFormatter",
+    ).stdout
+    rows = [line for line in printed.splitlines() if group in line]
+    released = '{"firstOffset":0,"lastOffset":0,"deliveryState":0,"deliveryCount":1}'
+    assert any(released in line for line in rows), printed

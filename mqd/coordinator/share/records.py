@@ -1,4 +1,5 @@
-"""Encodes and decodes the records of `__share_group_state`, byte for byte as Apache Kafka does.
+"""Encodes and decodes the records of `__share_group_state`, byte for byte as Apache Kafka does. The
+time of availability of a delayed record is a tagged field, which Kafka's tools skip.
 
     0  ShareSnapshot   the whole state of a share partition; without a value, it is deleted
     1  ShareUpdate     what has changed since the snapshot before it
@@ -135,6 +136,7 @@ def batch_row(batch: Batch) -> dict[str, int]:
         "last_offset": batch.last_offset,
         "delivery_state": int(batch.state),
         "delivery_count": batch.delivery_count,
+        "time_ms": batch.time_ms,
     }
 
 
@@ -142,7 +144,11 @@ def batches_of(rows: Iterable[Any]) -> tuple[Batch, ...]:
     """The batches in rows of a request or a record. Raises ValueError for an unknown state."""
     return tuple(
         Batch(
-            row.first_offset, row.last_offset, RecordState(row.delivery_state), row.delivery_count
+            row.first_offset,
+            row.last_offset,
+            RecordState(row.delivery_state),
+            row.delivery_count,
+            row.time_ms,
         )
         for row in rows
     )

@@ -384,9 +384,14 @@ def _is_valid(batch: Batch) -> bool:
     """Whether a leader may write this batch."""
     return (
         0 <= batch.first_offset <= batch.last_offset
-        and batch.state is not RecordState.ACQUIRED
+        and batch.state not in (RecordState.ACQUIRED, RecordState.DELAYED)
         and batch.delivery_count >= 0
+        and (batch.time_ms == 0 or _may_have_time(batch))
     )
+
+
+def _may_have_time(batch: Batch) -> bool:
+    return batch.time_ms > 0 and batch.state in (RecordState.AVAILABLE, RecordState.ARCHIVING)
 
 
 def _size_of(key: ShareKey, state: ShareState) -> int:

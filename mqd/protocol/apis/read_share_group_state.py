@@ -23,8 +23,11 @@ from mqd.protocol.schema import (
 STATE_BATCHES = array(
     field("first_offset", INT64),
     field("last_offset", INT64),
-    field("delivery_state", INT8),  # 0 available, 2 acknowledged, 4 archived
+    field("delivery_state", INT8),  # 0 available, 2 acknowledged, 3 archiving, 4 archived
     field("delivery_count", INT16),
+    # only mqd has it: wall time before which an available record is not delivered, or since when it
+    # is archiving
+    field("time_ms", INT64, tag=10_000, default=0),
 )
 
 REQUEST = message(

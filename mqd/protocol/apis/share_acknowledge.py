@@ -26,8 +26,8 @@ ACKNOWLEDGEMENTS = array(
     field("last_offset", INT64),
     # one for each offset, or one for all: 0 gap, 1 accept, 2 release, 3 reject, 4 renew
     field("acknowledge_types", array(INT8)),
-    # only mqd has it: released records are available again after so long. Kafka skips the tag.
-    field("retry_delay_ms", INT32, tag=10_000, default=0),
+    # only mqd has it: released records are available again after so long; -1: as the group says
+    field("retry_delay_ms", INT32, tag=10_000, default=-1),
 )
 NODE_ENDPOINTS = array(  # of the leaders that the partitions name (KIP-951)
     field("node_id", INT32),

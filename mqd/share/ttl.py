@@ -1,0 +1,85 @@
+"""Which records are too old for share groups: `mqd.message.ttl.ms` of the topic, and the header
+`mqd-ttl` of a record. Pure.
+
+Both are milliseconds after the time stamp of the record, and the earlier one counts. The headers
+are read only if the topic has the option: 0 means that only headers count. A header that is not a
+decimal number is ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from mqd.errors import MqError
+from mqd.protocol.batch import iterate_batches
+from mqd.protocol.record_reader import Record, iterate_records
+from mqd.relay.delay_headers import TTL
+from mqd.types import Offset
+
+OFF: Final = -1
+"""Records of the topic do not expire, and their headers are not read."""
+_DIGITS_MAX: Final = 18
+
+
+def expires_at_ms(record: Record, ttl_ms: int) -> int | None:
+    """Wall time at which the record expires; None: never."""
+    if ttl_ms == OFF:
+        return None
+    limits = [ttl_ms] if ttl_ms else []
+    of_record = _header_of(record.headers)
+    if of_record is not None:
+        limits.append(of_record)
+    return record.timestamp + min(limits) if limits else None
+
+
+def expired_ranges(
+    data: bytes | memoryview, ttl_ms: int, now_ms: int
+) -> list[tuple[Offset, Offset]]:
+    """(first offset, last offset) of expired records in the batches of `data`, in order. Batches
+    that cannot be read have none."""
+    view = memoryview(data)
+    found: list[tuple[Offset, Offset]] = []
+    for start, _, header in iterate_batches(view):
+        if header.is_control:
+            continue
+        try:
+            expired = [
+                record.offset
+                for record in iterate_records(view, start, header=header)
+                if _is_expired(record, ttl_ms, now_ms)
+            ]
+        except MqError:
+            continue
+        for offset in expired:
+            if found and found[-1][1] == offset - 1:
+                found[-1] = (found[-1][0], offset)
+            else:
+                found.append((offset, offset))
+    return found
+
+
+def are_apart(
+    rows: Iterable[tuple[Offset, Offset, int]], expired: Sequence[tuple[Offset, Offset]]
+) -> bool:
+    """Whether no row (first offset, last offset, ..) has an expired record. Both are in order."""
+    at = 0
+    for first, last, _ in rows:
+        while at < len(expired) and expired[at][1] < first:
+            at += 1
+        if at < len(expired) and expired[at][0] <= last:
+            return False
+    return True
+
+
+def _is_expired(record: Record, ttl_ms: int, now_ms: int) -> bool:
+    at = expires_at_ms(record, ttl_ms)
+    return at is not None and at <= now_ms
+
+
+def _header_of(headers: Sequence[tuple[str, bytes | None]]) -> int | None:
+    """The last `mqd-ttl`, as with `lastHeader` of Kafka's clients."""
+    content = next((value for name, value in reversed(headers) if name == TTL), None)
+    if content is None or not content.isdigit() or len(content) > _DIGITS_MAX:
+        return None
+    return int(content)

@@ -1,0 +1,98 @@
+"""Records that have expired are given up."""
+
+from __future__ import annotations
+
+import pytest
+
+from mqd.protocol.batch_builder import build_batch
+from mqd.protocol.record_reader import Record
+from mqd.share.dead_letters import Archiving
+from mqd.share.record_states import Batch, RecordState
+from mqd.share.share_partition import Acknowledgement, AcknowledgeType, Limits, SharePartition
+from mqd.share.ttl import OFF, are_apart, expired_ranges, expires_at_ms
+
+LIMITS = Limits(delivery_count=3, record_locks=40, lock_seconds=10.0, state_bytes=1 << 20)
+LETTERS = LIMITS._replace(dead_letters=True)
+
+
+@pytest.mark.parametrize(
+    ("headers", "ttl_ms", "expected"),
+    [
+        ([], 100, 1100),
+        ([], 0, None),
+        ([("mqd-ttl", b"7")], OFF, None),
+        ([("mqd-ttl", b"7")], 0, 1007),
+        ([("mqd-ttl", b"7")], 100, 1007),
+        ([("mqd-ttl", b"700")], 100, 1100),
+        ([("mqd-ttl", b"0")], 100, 1000),
+        ([("mqd-ttl", b"5"), ("mqd-ttl", b"9"), ("x", b"1")], 0, 1009),
+        *(([("mqd-ttl", bad)], 100, 1100) for bad in (None, b"", b"x", b"-1", b"1.5", b"9" * 19)),
+    ],
+)
+def test_when_a_record_expires(
+    headers: list[tuple[str, bytes | None]], ttl_ms: int, expected: int | None
+) -> None:
+    assert expires_at_ms(Record(0, 1000, None, b"v", headers), ttl_ms) == expected
+
+
+def test_expired_records_of_batches() -> None:
+    def batch(offset: int, *timestamps: int, control: bool = False) -> bytes:
+        records = [Record(0, at, None, b"v") for at in timestamps]
+        return bytes(build_batch(records, base_offset=offset, control=control))
+
+    marker = batch(3, 0, control=True)
+    damaged = bytearray(batch(20, 0, 0))
+    damaged[65] = 0xFF
+    data = batch(0, 10, 10, 500) + marker + batch(4, 10, 500, 10) + batch(7, 10) + bytes(damaged)
+    assert expired_ranges(data, 100, 110) == [(0, 1), (4, 4), (6, 7)]
+    assert expired_ranges(data, 100, 109) == []
+
+
+def acquired(partition: SharePartition, *batches: tuple[int, int]) -> list[tuple[int, int]]:
+    rows = partition.acquire("a", batches, max_records=99, batch_size=99, exact=False, now=0.0)
+    return [(one.first_offset, one.last_offset) for one in rows]
+
+
+def test_expired_records_are_archived() -> None:
+    partition = SharePartition.loaded(0, (), LIMITS)
+    assert partition.give_up([(0, 2), (5, 6)], 50) is None, "there is nothing to store"
+    assert partition.states.start_offset == 3
+    assert acquired(partition, (0, 9)) == [(3, 4), (7, 9)]
+    assert partition.give_up([(0, 9)], 60) is None
+    assert partition.acquired_count == 5, "a member keeps what it has"
+
+
+def test_expired_records_get_dead_letters() -> None:
+    partition = SharePartition.loaded(0, (), LETTERS)
+    assert acquired(partition, (0, 3)) == [(0, 3)]
+    released = Acknowledgement(1, 2, [AcknowledgeType.RELEASE])
+    update = partition.acknowledge("a", [released], 0.0)
+    assert update is not None
+    partition.complete(update, stored=True)
+    for stored in (False, True):
+        update = partition.give_up([(0, 2), (4, 5)], 50)
+        assert update is not None
+        assert update.batches == (
+            Batch(1, 2, RecordState.ARCHIVING, 1, 50),
+            Batch(4, 5, RecordState.ARCHIVING, 0, 50),
+        )
+        assert partition.archiving(9) == [] and acquired(partition, (0, 5)) == []
+        partition.complete(update, stored=stored)
+        assert bool(partition.archiving(9)) == stored
+    assert partition.archiving(9)[0] == Archiving(1, 1, 50)
+    assert [one.offset for one in partition.archiving(9)] == [1, 2, 4, 5]
+    update = partition.archive_given_up([1, 2, 4, 5])
+    assert update is not None
+    partition.complete(update, stored=True)
+    assert partition.states.start_offset == 0 and partition.acquired_count == 2
+    accepted = Acknowledgement(0, 0, [AcknowledgeType.ACCEPT])
+    update = partition.acknowledge("a", [accepted], 0.0)
+    assert update is not None
+    partition.complete(update, stored=True)
+    assert partition.states.start_offset == 3
+
+
+def test_rows_and_expired_ranges() -> None:
+    rows = [(0, 3, 1), (6, 9, 1), (12, 12, 2)]
+    assert are_apart(rows, [(4, 5), (10, 11), (13, 20)]) and are_apart(rows, [])
+    assert not are_apart(rows, [(3, 5)]) and not are_apart(rows, [(4, 5), (10, 12)])
