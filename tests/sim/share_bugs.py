@@ -85,9 +85,14 @@ def delivery_count_begins_again() -> Patches:
     original = SharePartition._end_acquisition
 
     def end_acquisition(
-        self: SharePartition, begin: Offset, acquired: Range, state: RecordState, count: int
+        self: SharePartition,
+        begin: Offset,
+        acquired: Range,
+        state: RecordState,
+        count: int,
+        time_ms: int,
     ) -> None:
-        original(self, begin, acquired, state, 0)
+        original(self, begin, acquired, state, 0, time_ms)
 
     yield SharePartition, "_end_acquisition", end_acquisition
 
@@ -111,10 +116,10 @@ def share_snapshot_lacks_states() -> Patches:
 def locks_end_early() -> Patches:
     original = SharePartition.expire
 
-    def expire(self: SharePartition, now: float) -> Update | None:
+    def expire(self: SharePartition, now: float, *, wall_ms: int = 0) -> Update | None:
         if self._locks and self._locks[0][0] <= now and len(self._locks) > 1:
-            return original(self, now + self.limits.lock_seconds / 2)
-        return original(self, now)
+            now += self.limits.lock_seconds / 2
+        return original(self, now, wall_ms=wall_ms)
 
     yield SharePartition, "expire", expire
 
