@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -185,7 +185,7 @@ def wait_until(
 # -- raw requests: the timeouts and backoffs of admin clients must not be measured
 
 
-def _request(address: tuple[str, int], key: int, version: int, body: dict[str, object]) -> Any:
+def request(address: tuple[str, int], key: int, version: int, body: dict[str, object]) -> Any:
     api = by_key(key)
     assert isinstance(api, Api)
     frame = encode_request_header(api, version, 1, "bench") + api.encode_request(version, body)
@@ -202,7 +202,7 @@ def _request(address: tuple[str, int], key: int, version: int, body: dict[str, o
 def responds_to_api_versions(address: tuple[str, int]) -> bool:
     """Whether the broker responds to ApiVersions."""
     try:
-        return bool(_request(address, 18, 0, {}).error_code == 0)
+        return bool(request(address, 18, 0, {}).error_code == 0)
     except OSError:
         return False
 
@@ -214,7 +214,7 @@ def acknowledges(address: tuple[str, int], topic: str) -> bool:
         "records": build_batch([(None, b"first")], timestamp=int(time.time() * 1000)),
     }
     try:
-        response = _request(
+        response = request(
             address,
             0,
             9,
@@ -232,9 +232,11 @@ def acknowledges(address: tuple[str, int], topic: str) -> bool:
 # -- brokers that this process can start
 
 
-def mqd(directory: Path, security: ClusterSecurity | None = None) -> Broker:
+def mqd(
+    directory: Path, security: ClusterSecurity | None = None, options: Sequence[str] = ()
+) -> Broker:
     """A single mqd node on free loopback ports, data under `directory`. With `security`, it has a
-    second listener.
+    second listener. `options`: KEY=VALUE.
     """
     port, peer_port, secured_port = free_port(), free_port(), free_port()
     directory.mkdir(parents=True, exist_ok=True)
@@ -258,6 +260,8 @@ def mqd(directory: Path, security: ClusterSecurity | None = None) -> Broker:
     if security is not None:
         for option in security.node_options("mqd", 1, CLUSTER_ID, port, secured_port):
             command += ["-o", option]
+    for option in options:
+        command += ["-o", option]
     log = directory / "log"
 
     def launch() -> subprocess.Popen[bytes]:
@@ -273,15 +277,19 @@ def mqd(directory: Path, security: ClusterSecurity | None = None) -> Broker:
     )
 
 
-def kafka(directory: Path, security: ClusterSecurity | None = None) -> Broker:
+def kafka(
+    directory: Path, security: ClusterSecurity | None = None, options: Sequence[str] = ()
+) -> Broker:
     """A single Apache Kafka node from scripts/kafka.sh, data under `directory`. With `security`, it
-    has a second listener.
+    has a second listener. `options`: KEY=VALUE.
     """
     port, secured_port = free_port(), free_port()
-    options: tuple[str, ...] = ()
     environment = dict(os.environ)
     if security is not None:
-        options = security.node_options("kafka", 1, CLUSTER_ID, port, secured_port)
+        options = (
+            *options,
+            *security.node_options("kafka", 1, CLUSTER_ID, port, secured_port),
+        )
         if security.java_options:
             environment["JAVA_TOOL_OPTIONS"] = security.java_options
     script = str(ROOT / "scripts" / "kafka.sh")
