@@ -40,7 +40,7 @@ SUITE := $(PYTEST) -q -n auto --maxprocesses 4 --ignore tests/conformance --igno
   conformance conformance-kafka conformance-cluster conformance-kafka-cluster conformance-groups \
   simulate simulate-bugs simulate-bugs-count \
   chaos chaos-cluster chaos-rolling chaos-upgrade chaos-exactly-once chaos-share \
-  bench bench-failover bench-rebalance bench-compaction bench-replicated
+  bench bench-failover bench-rebalance bench-compaction bench-replicated bench-queues
 
 ## List all targets.
 help:
@@ -207,6 +207,11 @@ bench-failover: $(STAMP)
 ## beside Apache Kafka.
 bench-rebalance: $(STAMP)
 	@$(BIN)/python -m bench.rebalance --peer-kafka
+
+## Measure share groups: records/s, and memory of records in flight,
+## beside Apache Kafka.
+bench-queues: $(STAMP)
+	@$(BIN)/python -m bench.queues --peer-kafka
 
 ## Measure the compaction of a million updates of a thousand keys under
 ## load, beside Apache Kafka.

@@ -29,7 +29,7 @@ FOUND: dict[str, int] = {
     "followers-forget-producers": 0,
     "followers-ignore-the-log-start": 3,
     "foreign-acknowledgement-accepted": 3,
-    "former-leader-may-write": 3,
+    "former-leader-may-write": 6,
     "generations-begin-anew": 0,
     "high-watermark-ignores-a-member": 0,
     "high-watermark-moves-below-min-isr": 18,

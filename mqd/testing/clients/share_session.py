@@ -207,7 +207,14 @@ class Session:
                     records[record.offset] = record.key, record.value or b""
         if term != self._term(partition):
             term = None
-        held = self.held.setdefault(partition, [])
+        again = {
+            offset
+            for one in row.acquired_records
+            for offset in range(one.first_offset, one.last_offset + 1)
+        }
+        # A lock that has ended is replaced by that of the new delivery to the same member.
+        held = [hold for hold in self.held.get(partition, ()) if hold.offset not in again]
+        self.held[partition] = held
         count = 0
         for one in row.acquired_records:
             for offset in range(one.first_offset, one.last_offset + 1):
