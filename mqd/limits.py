@@ -237,6 +237,21 @@ FETCH_SESSION_PARTITION_BYTES = 768
 FETCH_SESSIONS_BYTES_MAX = 100 * MIB
 """Memory of the partitions in all fetch sessions: about 130,000 partitions."""
 
+# -- share sessions (share/sessions.py)
+SHARE_SESSIONS_PER_CONNECTION_MAX = 100
+"""A client has one for each of its members."""
+SHARE_SESSION_PARTITIONS_MAX = 10_000
+SHARE_SESSION_UNKNOWN_MAX = 100
+"""Unknown partitions in one share session. Above this, the session ends, because each further
+response would list them all.
+"""
+SHARE_SESSION_BYTES = 2 * KIB
+"""Memory of a share session without its ids and partitions."""
+SHARE_SESSION_PARTITION_BYTES = 2 * KIB
+"""Memory of one partition in a share session, with the share partition that it loads."""
+SHARE_SESSIONS_BYTES_MAX = 64 * MIB
+"""Memory of all share sessions: about 30,000 partitions."""
+
 # -- names and counts (controller/)
 TOPIC_NAME_CHARS_MAX = 249
 PARTITIONS_PER_REQUEST_MAX = 10_000

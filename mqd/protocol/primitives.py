@@ -25,6 +25,7 @@ from construct import Construct, FormatField
 
 from mqd import limits
 from mqd.errors import ProtocolError
+from mqd.protocol.chunks import Unread
 from mqd.types import ZERO_UUID
 
 
@@ -301,7 +302,11 @@ class Blob(Construct):
         return bytes(part) if stream.copies else part
 
     def _build(
-        self, obj: bytes | bytearray | memoryview | None, stream: Any, context: Any, path: str
+        self,
+        obj: bytes | bytearray | memoryview | Unread | None,
+        stream: Any,
+        context: Any,
+        path: str,
     ) -> None:
         if obj is None:
             assert self.nullable, "null in bytes that cannot be null"

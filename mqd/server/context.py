@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -128,6 +129,10 @@ class Context:
     """Called by a handler that waits for other clients from now on, and keeps nothing large."""
     is_wanted: Callable[[], bool] = lambda: True
     """Whether the client is still connected."""
+    parked: Callable[[int], AbstractContextManager[bool]] = lambda rows: nullcontext(True)
+    """Count a fetch of so many partitions in the memory of parked fetches while it waits. The wait
+    is cancelled when the client closes the connection. False: there is no memory, so it must not
+    wait."""
 
     @property
     def listener_name(self) -> str | None:

@@ -45,7 +45,7 @@ from mqd.server.handlers.write_txn_markers import write_markers
 from mqd.server.node_calls import NodeCalls
 from mqd.server.producer_access import refusal
 from mqd.server.share_state import ShareStatePersister
-from mqd.server.slices import finished_with_decompression
+from mqd.server.slices import finished_in_slices, finished_with_decompression
 from mqd.server.topics_view import ImageTopics
 from mqd.share.service import ShareService
 from mqd.types import (
@@ -211,6 +211,7 @@ class Coordinators:
                 entropy=entropy,
                 create_topic=create_topic,
             ),
+            in_slices=finished_in_slices,
             sessions_max=config.integer("group.share.max.share.sessions"),
         )
         self._markers = MarkerSender(

@@ -25,12 +25,14 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from struct import Struct
 from types import CoroutineType, GeneratorType
 from typing import Any
 
 from mqd.errors import ErrorCode, MqError, ProtocolError
+from mqd.io.disk import FileRange
 from mqd.limits import (
     DECODED_AT_ONCE_BYTES_MAX,
     FRAME_BYTES_MIN,
@@ -306,6 +308,7 @@ class Dispatcher:
             partial(self._consumed, connection),
             waits,
             lambda: connection.open,
+            partial(_parked, connection),
         )
 
     def _mutate(self, connection: Connection, mutations: int, *, strict: bool) -> bool:
@@ -473,7 +476,9 @@ class Dispatcher:
         connection = slot.connection
         if connection.open:
             head = encode_response_header(handler.api, header.api_version, header.correlation_id)
-            size = len(head) + sum(len(chunk) for chunk in body)
+            size = len(head) + sum(
+                chunk.size if isinstance(chunk, FileRange) else len(chunk) for chunk in body
+            )
             first, *others = body
             if len(first) <= _JOINED_BYTES_MAX:
                 slot.complete([_LENGTH(size) + head + first, *others])
@@ -493,6 +498,21 @@ class Dispatcher:
         return connected_after < 0 or connection.owner.now - connection.since >= max(
             _RECONNECTED_SECONDS_MIN, connected_after
         )
+
+
+@contextmanager
+def _parked(connection: Connection, rows: int) -> Iterator[bool]:
+    """See `Context.parked`."""
+    pool = connection.request_pool
+    if not pool.may_park(rows):
+        yield False
+        return
+    pool.park(rows)
+    try:
+        with until_closed(connection, needs_peer=True):
+            yield True
+    finally:
+        pool.unpark(rows)
 
 
 def _throttled(connection: Connection, response: Response) -> Response:

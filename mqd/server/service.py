@@ -67,7 +67,7 @@ class ServerStatistics:
     """The number of times that a connection waited for memory in the middle of a request."""
     failed_logins: int
     bugs: int
-    """Connections that were closed because of an unexpected exception."""
+    """Unexpected exceptions: each closed a connection, or dropped a share partition."""
 
 
 class Server:
@@ -119,7 +119,7 @@ class Server:
             stalled_connections=self.memory.stalled,
             memory_waits=self.memory.waits,
             failed_logins=self._node.sasl.failures,
-            bugs=self.dispatcher.bugs,
+            bugs=self.dispatcher.bugs + self._node.share.bugs,
         )
 
     def _spawn(self, function: Callable[..., object], *args: object) -> None:

@@ -15,7 +15,13 @@ from mqd.replica.partition import Partition
 from mqd.security.acls import Operation, ResourceType
 from mqd.server.authorization import is_authorized, refusal
 from mqd.server.context import Context, Node
-from mqd.server.partitions import current_leader, endpoints, unknown_partition
+from mqd.server.partitions import (
+    current_leader,
+    endpoints,
+    no_such_partition,
+    unknown_partition,
+)
+from mqd.server.slices import Pace
 from mqd.share.ports import ShareKey
 from mqd.share.service import LedSharePartition
 from mqd.share.sessions import Place, SessionKey
@@ -24,6 +30,10 @@ from mqd.types import NO_EPOCH, NO_NODE, TopicPartition
 
 Batches = dict[Place, list[Acknowledgement]]
 
+_TYPES_A_ROW: Final = 500
+"""Checking so many acknowledge types takes as long as one row."""
+_AT_ONCE: Final = 50
+"""Partitions in which one request acknowledges records at once."""
 UNSUPPORTED: Final = "The version of API is not supported."
 _NO_LEADER: Final = {"leader_id": NO_NODE, "leader_epoch": NO_EPOCH}
 
@@ -44,19 +54,23 @@ def session_key(request: Any) -> SessionKey:
     return SessionKey(request.group_id, request.member_id)
 
 
-def acknowledgements_of(request: Any, *, renews: bool) -> Batches:
+async def acknowledgements_of(request: Any, *, renews: bool) -> Batches:
     """The acknowledgements of a request. Raises MqError INVALID_REQUEST for invalid ones.
 
     `renews`: whether the request says that it renews locks (KIP-1222).
     """
     found: Batches = {}
+    pace = Pace()
     for topic in request.topics:
+        await pace.row()
         for one in topic.partitions:
+            await pace.row()
             if not one.acknowledgement_batches:
                 continue
             batches = found.setdefault(Place(topic.topic_id, one.partition_index), [])
             before = batches[-1].last_offset if batches else -1
             for row in one.acknowledgement_batches:
+                await pace.row(1 + len(row.acknowledge_types) // _TYPES_A_ROW)
                 _check(row, before, renews=renews)
                 before = row.last_offset
                 batches.append(
@@ -83,7 +97,7 @@ def _check(row: Any, before: int, *, renews: bool) -> None:
             ErrorCode.INVALID_REQUEST,
             "A batch has one acknowledge type, or one for each of its records.",
         )
-    if any(not AcknowledgeType.GAP <= kind <= most for kind in types):
+    if min(types) < AcknowledgeType.GAP or max(types) > most:
         raise MqError(ErrorCode.INVALID_REQUEST, "An acknowledge type is unknown.")
 
 
@@ -100,6 +114,19 @@ class Leading:
         return await self._context.node.share.led(
             ShareKey(self._group_id, *place), self._partition(place)
         )
+
+    def exists(self, place: Place) -> bool:
+        """Whether there is such a partition."""
+        topic = self._context.node.image.topics_by_id.get(place.topic_id)
+        return topic is not None and 0 <= place.partition < len(topic.partitions)
+
+    def unknown(self, place: Place) -> MqError:
+        """The error of a partition that does not exist."""
+        try:
+            self._partition(place)
+        except MqError as error:
+            return error
+        return no_such_partition()  # it was created meanwhile
 
     def _partition(self, place: Place) -> Partition:
         node = self._context.node
@@ -146,23 +173,26 @@ class Leading:
     async def acknowledge(self, member_id: str, batches: Batches) -> dict[Place, MqError | None]:
         """Acknowledge in all partitions at once. Returns the error of each."""
         results: dict[Place, MqError | None] = {}
+        pace = Pace()
+        waiting = iter(batches.items())
 
-        async def acknowledge_one(place: Place, rows: list[Acknowledgement]) -> None:
-            try:
-                led = await self.led(place)
-                await self._context.node.share.acknowledge(led, member_id, rows)
-            except MqError as error:
-                results[place] = client_error(error)
-            else:
-                results[place] = None
+        async def acknowledge_some() -> None:
+            for place, rows in waiting:
+                await pace.row()
+                try:
+                    led = await self.led(place)
+                    await self._context.node.share.acknowledge(led, member_id, rows)
+                except MqError as error:
+                    results[place] = client_error(error)
+                else:
+                    results[place] = None
 
-        if len(batches) == 1:
-            [(place, rows)] = batches.items()
-            await acknowledge_one(place, rows)
+        if len(batches) <= 1:
+            await acknowledge_some()
             return results
         async with trio.open_nursery() as nursery:
-            for place, rows in batches.items():
-                nursery.start_soon(acknowledge_one, place, rows)
+            for _ in range(min(_AT_ONCE, len(batches))):
+                nursery.start_soon(acknowledge_some)
         return {place: results[place] for place in batches}
 
 
@@ -179,9 +209,11 @@ def client_error(error: MqError) -> MqError:
     return error
 
 
-def by_topic(rows: Iterable[tuple[Place, dict[str, Any]]]) -> list[dict[str, Any]]:
+async def by_topic(rows: Iterable[tuple[Place, dict[str, Any]]]) -> list[dict[str, Any]]:
     """The topics of a response, each with the rows of its partitions."""
     topics: dict[Any, list[dict[str, Any]]] = {}
+    pace = Pace()
     for place, row in rows:
+        await pace.row()
         topics.setdefault(place.topic_id, []).append({"partition_index": place.partition, **row})
     return [{"topic_id": topic_id, "partitions": found} for topic_id, found in topics.items()]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Awaitable, Generator, Iterable
+from typing import Any, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from mqd.share.record_states import Batch
 from mqd.types import Offset
+
+Result = TypeVar("Result")
 
 
 class ShareKey(NamedTuple):
@@ -49,3 +51,10 @@ class GroupOption(Protocol):
     """The present value of an option of a group, such as share.record.lock.duration.ms."""
 
     def __call__(self, group_id: str, name: str) -> Any: ...
+
+
+class InSlices(Protocol):
+    """Runs work in slices, with those of other requests in turn. The work yields the number of rows
+    since its last yield."""
+
+    def __call__(self, work: Generator[int, None, Result]) -> Awaitable[Result]: ...

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from mqd.protocol.batch import iterate_batches
+from mqd.protocol.batch import (
+    HEADER,
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    BatchHeader,
+    iterate_batches,
+)
 from mqd.protocol.markers import parse_end_marker
 from mqd.protocol.record_reader import iterate_records
 from mqd.share.key_affinity import KeyOf
@@ -27,10 +33,13 @@ class ReadBatch(NamedTuple):
 
 
 def read_batches(
-    data: bytes | memoryview, aborted: Iterable[tuple[int, Offset]] | None
+    data: bytes | memoryview,
+    aborted: Iterable[tuple[int, Offset]] | None,
+    size: int = 0,
 ) -> list[ReadBatch]:
-    """The batches in `data`. `aborted`: producer id and first offset of the aborted transactions
-    among them; None if the group reads uncommitted records, too.
+    """The batches in `data`, or one batch of at most `size` bytes that begins there. `aborted`:
+    producer id and first offset of the aborted transactions among them; None if the group reads
+    uncommitted records, too.
     """
     view = memoryview(data)
     transactions: defaultdict[int, deque[Offset]] = defaultdict(deque)
@@ -38,7 +47,7 @@ def read_batches(
         transactions[producer_id].append(first_offset)
     open_aborted: set[int] = set()
     found = []
-    for start, size, header in iterate_batches(view):
+    for start, batch_size, header in _batches(view, size):
         producer_id, is_aborted = header.producer_id, False
         if aborted is not None and header.is_transactional:
             begins = transactions.get(producer_id)
@@ -54,7 +63,7 @@ def read_batches(
         found.append(
             ReadBatch(
                 start,
-                start + size,
+                start + batch_size,
                 header.base_offset,
                 header.last_offset,
                 is_aborted,
@@ -77,3 +86,12 @@ def keys_of(data: bytes | memoryview, batches: Iterable[ReadBatch]) -> list[KeyO
         if batch.has_records and not batch.is_aborted
         for record in iterate_records(view, batch.start)
     ]
+
+
+def _batches(view: memoryview, size: int) -> Iterator[tuple[int, int, BatchHeader]]:
+    yield from iterate_batches(view)
+    if HEADER_BYTES <= len(view) < size:
+        header = BatchHeader._make(HEADER.unpack_from(view))
+        batch_size = header.batch_length + LOG_OVERHEAD_BYTES
+        if len(view) < batch_size <= size:
+            yield 0, batch_size, header

@@ -111,6 +111,10 @@ class RecordStates:
         """The range that begins at each of `_firsts`."""
         self._available: list[Offset] = []
         """A heap of offsets that became available. An entry may be out of date."""
+        self._done = 0
+        """Records in ranges that are done. As the next one, so that no change walks all ranges."""
+        self._becoming_done = 0
+        """Records whose change to such a state the share coordinator stores now."""
 
     def __len__(self) -> int:
         return len(self._ranges)
@@ -166,10 +170,10 @@ class RecordStates:
             end = len(self._ranges)
             if new.last < self._ranges[-1].last:
                 end = self._split(new.last + 1)
-            del self._firsts[position:end]
-            del self._ranges[position:end]
+            self._remove(position, end)
         self._firsts.insert(position, first)
         self._ranges.insert(position, new)
+        self._count(new.last - first + 1, new)
         if new.state is RecordState.AVAILABLE:
             self._note_available(first)
         if position + 1 < len(self._ranges):
@@ -214,8 +218,7 @@ class RecordStates:
         while position < len(self._ranges) and self._ranges[position].state in DONE:
             self.start_offset = self._ranges[position].last + 1
             position += 1
-        del self._firsts[:position]
-        del self._ranges[:position]
+        self._remove(0, position)
         return True
 
     def remove_before(self, offset: Offset) -> bool:
@@ -224,21 +227,33 @@ class RecordStates:
         if offset <= self.start_offset:
             return False
         if offset >= self.end_offset:
-            self._firsts.clear()
-            self._ranges.clear()
+            self._remove(0, len(self._ranges))
         else:
-            position = self._split(offset)
-            del self._firsts[:position]
-            del self._ranges[:position]
+            self._remove(0, self._split(offset))
         self.start_offset = offset
         self.advance()
         return True
 
     def done_after_start(self) -> int:
-        """How many records after the start offset are done."""
-        return sum(one.last - first + 1 for first, one in self if one.state in DONE)
+        """How many records after the start offset are done, or will be when the share coordinator
+        has stored it."""
+        return self._done + self._becoming_done
 
     # -- internals
+
+    def _remove(self, position: int, end: int) -> None:
+        """Remove the ranges at these positions, without `end`."""
+        for first, one in zip(self._firsts[position:end], self._ranges[position:end]):
+            self._count(first - one.last - 1, one)
+        del self._firsts[position:end]
+        del self._ranges[position:end]
+
+    def _count(self, records: int, one: Range) -> None:
+        """So many more records are in the state of this range. Negative: fewer."""
+        if one.state in DONE:
+            self._done += records
+        elif one.next_state is not None and one.next_state in DONE:
+            self._becoming_done += records
 
     def _position_of(self, offset: Offset) -> int | None:
         """The position of the range with this offset."""

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import trio
 
@@ -23,7 +24,9 @@ from mqd.io.clock import Clock
 from mqd.io.disk import Disk, FileRange
 from mqd.limits import KIB, MIB
 from mqd.log.service import LogService
+from mqd.protocol.chunks import Unread
 from mqd.protocol.record_reader import Record
+from mqd.protocol.slices import WHOLE_SLICE, Slices, all_slices
 from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
 from mqd.replica.waiters import FetchWaiter
@@ -38,7 +41,7 @@ from mqd.share.dead_letter_writer import DeadLetterWriter, Records
 from mqd.share.dead_letters import Target
 from mqd.share.key_affinity import KeyOf
 from mqd.share.partition_letters import PartitionLetters
-from mqd.share.ports import GroupOption, Persister, ShareKey
+from mqd.share.ports import GroupOption, InSlices, Persister, ShareKey
 from mqd.share.reading import ReadBatch, keys_of, read_batches
 from mqd.share.record_states import Batch, RecordState
 from mqd.share.sessions import ShareSession, ShareSessions
@@ -64,8 +67,16 @@ EXPIRED_LOG_SECONDS: Final = 60.0
 """The shortest time between two log lines about expired records of a share partition."""
 DELAY_CHECK_SECONDS: Final = 10.0
 """A node with delayed records compares their times with its wall clock at least so often."""
-_BATCHES_PER_WRITE: Final = 5_000
 KEY_AFFINITY: Final = "share.key.affinity"
+_HEAD_BYTES: Final = 4 * KIB
+"""Read of a larger batch: its header, and a marker as a whole."""
+_READS_AT_ONCE: Final = 8
+"""So reads take 8 MiB at most. Responses have ranges of files."""
+_BATCHES_PER_READ: Final = 500
+_BATCHES_PER_WRITE: Final = 500
+"""A larger update is several writes."""
+_AT_ONCE_MAX: Final = 100
+"""Ranges of records that change in one step."""
 _REFUSED_FOR_GOOD = frozenset(
     {
         ErrorCode.FENCED_LEADER_EPOCH,
@@ -108,7 +119,7 @@ class FetchLimits(NamedTuple):
 class Acquired(NamedTuple):
     """Records that a fetch has acquired from one partition."""
 
-    records: bytes
+    records: bytes | Unread
     """Whole batches. They may have records that were not acquired."""
     rows: list[AcquiredRecords]
 
@@ -139,6 +150,8 @@ class LedSharePartition:
     loaded: trio.Event = field(default_factory=trio.Event)
     load_error: MqError | None = None
     writes: list[_Write] = field(default_factory=list)
+    in_flight: list[_Write] = field(default_factory=list)
+    """What the share coordinator stores now."""
     is_writing: bool = False
     is_dropped: bool = False
     """The next request loads it again."""
@@ -173,6 +186,7 @@ class ShareService:
         option: GroupOption,
         offset_for_time: OffsetForTime,
         dead_letters: DeadLetterPort,
+        in_slices: InSlices,
         sessions_max: int,
     ) -> None:
         self.sessions = ShareSessions(sessions_max)
@@ -184,7 +198,11 @@ class ShareService:
         self._option = option
         self._offset_for_time = offset_for_time
         self._dead_letters = dead_letters
+        self._in_slices = in_slices
+        self._reads = trio.Semaphore(_READS_AT_ONCE)
         self._led: dict[ShareKey, LedSharePartition] = {}
+        self.bugs = 0
+        """Share partitions that were dropped because of an unexpected exception."""
         self._nursery: trio.Nursery | None = None
         """None before `run`, and after it: connections that the node closes then end sessions."""
         self._earlier_deadline = trio.Event()
@@ -192,16 +210,22 @@ class ShareService:
 
     async def run(self) -> None:
         """Own the tasks of share partitions, and end acquisition locks; until cancelled."""
-        try:
-            async with trio.open_nursery() as nursery:
-                self._nursery = nursery
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            try:
                 while True:
-                    self._expire()
                     earlier = self._earlier_deadline = trio.Event()
+                    self._expires_at = math.inf  # a lock that begins meanwhile wakes this task
+                    self._expires_at = await self._in_slices(self._expiring())
                     with trio.move_on_after(max(0.0, self._expires_at - self._clock.monotonic())):
                         await earlier.wait()
-        finally:
-            self._nursery = None
+            finally:
+                self._nursery = None
+
+    def _start(self, work: Callable[..., Awaitable[None]], *args: Any) -> None:
+        """Start a task, unless the node stops."""
+        if self._nursery is not None:
+            self._nursery.start_soon(work, *args)
 
     # -- leadership --------------------------------------------------------------------------------
 
@@ -220,7 +244,7 @@ class ShareService:
             if self._nursery is None:
                 raise partition.not_leader()
             led = self._led[key] = LedSharePartition(key, partition, partition.leader_epoch)
-            self._nursery.start_soon(self._load, led)
+            self._start(self._load, led)
         if led.core is None:
             await led.loaded.wait()
             if led.load_error is not None:
@@ -233,6 +257,34 @@ class ShareService:
             del self._led[led.key]
         for waiter in list(led.waiters):
             waiter.free()
+
+    def _bug(self, led: LedSharePartition) -> MqError:
+        """An unexpected exception was caught: log it, and drop the share partition, whose state may
+        be anything. Others, and the node, are not affected (I42). Returns the error of its
+        requests.
+        """
+        self.bugs += 1
+        logger.exception(
+            "bug in a share partition, dropping it group=%s partition=%s",
+            led.key.group_id,
+            led.partition.assignment.topic_partition,
+        )
+        self._drop(led)
+        return MqError(
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+            "The state of the share partition is unusable. It is loaded again. See the log.",
+        )
+
+    @contextmanager
+    def _dropped_after_bug(self, led: LedSharePartition) -> Iterator[None]:
+        """Around what a request changes: the exception then closes its connection."""
+        try:
+            yield
+        except MqError:
+            raise
+        except Exception:
+            self._drop(led)
+            raise
 
     def _drop_unused(self, led: LedSharePartition) -> None:
         """Without sessions of its group, drop it once all changes are stored: the offsets of the
@@ -261,13 +313,28 @@ class ShareService:
                     batches=(),
                 )
             led.state_epoch = stored.state_epoch
-            led.core = SharePartition.loaded(start_offset, stored.batches, self._limits(led))
+            end_offset = led.partition.log.log_end_offset
+            beyond = max((one.last_offset for one in stored.batches), default=-1) - end_offset + 1
+            if beyond > 0:
+                logger.warning(
+                    "ignoring a stored state beyond the end of the log group=%s partition=%s "
+                    "end_offset=%d offsets_beyond=%d",
+                    led.key.group_id,
+                    led.partition.assignment.topic_partition,
+                    end_offset,
+                    beyond,
+                )
+            led.core = SharePartition.loaded(
+                start_offset, stored.batches, self._limits(led), end_offset=end_offset
+            )
             led.core.end_delays(self._clock.wall_ms())
             self._expect_deadline(led.core)
             self._write_letters_soon(led)
         except MqError as error:
             led.load_error = error
             self._drop(led)
+        except Exception:
+            led.load_error = self._bug(led)
         finally:
             led.loaded.set()
         self._drop_unused(led)
@@ -308,9 +375,14 @@ class ShareService:
     # -- acquire -----------------------------------------------------------------------------------
 
     async def acquire(
-        self, led: LedSharePartition, member_id: str, limits: FetchLimits
+        self,
+        led: LedSharePartition,
+        member_id: str,
+        limits: FetchLimits,
+        is_wanted: Callable[[], bool] = lambda: True,
     ) -> Acquired | None:
-        """Acquire records for a member. None if none are available now. Raises MqError."""
+        """Acquire records for a member. None if none are available now, or if they are no longer
+        wanted when they are read. Raises MqError."""
         core, partition = _core_of(led), led.partition
         core.limits = self._limits(led)
         core.order_by_key(self._option(led.key.group_id, KEY_AFFINITY))
@@ -343,21 +415,32 @@ class ShareService:
             [part] = found.ranges
             expired: list[tuple[Offset, Offset]] = []
             ttl_ms = self._dead_letters.ttl_ms(_topic_of(led))
-            if ttl_ms == OFF:
-                data = await self._disk.offload(part.file.read_at, part.position, part.size)
-            else:
-                data, expired = await self._disk.offload(
-                    _read_with_expired, part, ttl_ms, self._clock.wall_ms()
-                )
-            if not led.is_current:
-                raise partition.not_leader()
-            if core.affinity is not None:
-                acquired = await self._acquire_by_key(
-                    led, member_id, data, offset, aborted, limits, expired
-                )
-            else:
-                self._give_up(led, expired)
-                acquired = self._acquire(core, member_id, data, offset, aborted, limits)
+            async with self._reads:
+                size = part.size
+                if size > _READ_BYTES_MAX and core.affinity is None and ttl_ms == OFF:
+                    size = _HEAD_BYTES
+                if ttl_ms == OFF:
+                    data = await self._disk.offload(part.file.read_at, part.position, size)
+                else:
+                    data, expired = await self._disk.offload(
+                        _read_with_expired, part, ttl_ms, self._clock.wall_ms()
+                    )
+                batches = await self._disk.offload(read_batches, data, aborted, part.size)
+                await self._in_slices(_whole_slice())
+                if not led.is_current:
+                    raise partition.not_leader()
+                if not is_wanted():
+                    return None
+                with self._dropped_after_bug(led):
+                    if core.affinity is not None:
+                        acquired = await self._acquire_by_key(
+                            led, member_id, part, data, batches, offset, limits, expired, is_wanted
+                        )
+                    else:
+                        self._give_up(led, expired)
+                        acquired = self._acquire(
+                            core, member_id, part, batches[:_BATCHES_PER_READ], offset, limits
+                        )
             if acquired is not None:
                 assert are_apart(acquired.rows, expired), "expired records were acquired (I66)"
                 return acquired
@@ -368,12 +451,11 @@ class ShareService:
         self,
         core: SharePartition,
         member_id: str,
-        data: bytes,
+        part: FileRange,
+        batches: Sequence[ReadBatch],
         offset: Offset,
-        aborted: list[tuple[int, Offset]] | None,
         limits: FetchLimits,
     ) -> Acquired | None:
-        batches = read_batches(data, aborted)
         now = self._clock.monotonic()
         rows = core.acquire(
             member_id,
@@ -390,48 +472,66 @@ class ShareService:
             return None
         self._expect_deadline(core)
         start, end = _span(batches, rows[0].first_offset, rows[-1].last_offset)
-        return Acquired(data[start:end], rows)
+        size = end - start
+        return Acquired(Unread([FileRange(part.file, part.position + start, size)], size), rows)
 
     async def _acquire_by_key(
         self,
         led: LedSharePartition,
         member_id: str,
+        part: FileRange,
         data: bytes,
+        batches: Sequence[ReadBatch],
         offset: Offset,
-        aborted: list[tuple[int, Offset]] | None,
         limits: FetchLimits,
         expired: Sequence[tuple[Offset, Offset]],
+        is_wanted: Callable[[], bool],
     ) -> Acquired | None:
         """The same, for a group with `share.key.affinity`: learns the keys of records that it reads
         for the first time."""
         core = _core_of(led)
-        batches = read_batches(data, aborted)
         affinity = core.affinity
         if affinity is None or not batches:
             return None
         last = batches[-1].last_offset
-        keys: list[KeyOf] = []
         if last >= affinity.known_end:
             unknown = [one for one in batches if one.last_offset >= affinity.known_end]
             keys = await self._disk.offload(keys_of, data, unknown)
+            await self._in_slices(self._learning(led, keys, offset, last))
             if not led.is_current:
                 raise led.partition.not_leader()
-            if core.affinity is not affinity:
-                return None  # the option has changed
-            core.learn_keys(keys, offset, last)
+            if core.affinity is not affinity or not is_wanted():
+                return None
         self._give_up(led, expired)
         rows = core.acquire_by_key(
             member_id,
             batches[0].first_offset,
             last,
-            max_records=limits.max_records,
+            max_records=min(limits.max_records, _BATCHES_PER_READ),
             batch_size=limits.batch_size,
             now=self._clock.monotonic(),
         )
         if not rows:
             return None
         self._expect_deadline(core)
-        return Acquired(_of_rows(data, batches, rows), rows)
+        return Acquired(_ranges_of_rows(part, batches, rows), rows)
+
+    @staticmethod
+    def _learning(
+        led: LedSharePartition, keys: Sequence[KeyOf], first: Offset, last: Offset
+    ) -> Slices[None]:
+        """Learn the keys in slices, until there is no memory for more."""
+        core, affinity = _core_of(led), _core_of(led).affinity
+        for begin in range(0, len(keys) or 1, WHOLE_SLICE):
+            if core.affinity is None or core.affinity is not affinity or not led.is_current:
+                return  # the option has changed
+            if begin and affinity.size >= core.limits.state_bytes:
+                return
+            some = keys[begin : begin + WHOLE_SLICE]
+            end = some[-1].offset if begin + WHOLE_SLICE < len(keys) else last
+            core.learn_keys(some, first, end)
+            first = end + 1
+            yield WHOLE_SLICE
 
     def _give_up(self, led: LedSharePartition, expired: Sequence[tuple[Offset, Offset]]) -> None:
         """Expired records are not delivered: they are archived, or get dead letters first."""
@@ -476,51 +576,83 @@ class ShareService:
         core = _core_of(led)
         if not led.is_current:
             raise led.partition.not_leader()
-        update = core.acknowledge(
+        work = core.acknowledging(
             member_id, acknowledgements, self._clock.monotonic(), wall_ms=self._clock.wall_ms()
         )
+        with self._dropped_after_bug(led), closing(work):
+            if sum(len(one.types) for one in acknowledgements) <= _AT_ONCE_MAX:
+                update = all_slices(work)
+            else:
+                update = await self._in_slices(work)
         self._expect_deadline(core)
         if update is None:
             return
-        write = self._write(led, update)
-        await write.done.wait()
-        if write.error is not None:
-            raise write.error
+        if not led.is_current:
+            raise led.partition.not_leader()
+        for write in self._write(led, update):
+            await write.done.wait()
+            if write.error is not None:
+                raise write.error
 
-    def release(self, session: ShareSession) -> None:
+    async def release(self, session: ShareSession) -> None:
         """The session has ended: its records are available again."""
+        await self._in_slices(self._releasing(session))
+
+    def _releasing(self, session: ShareSession) -> Slices[None]:
         group_id, member_id = session.key
-        for topic_id, partition in session.places:
+        for topic_id, partition in list(session.places):
+            yield 1
             led = self._led.get(ShareKey(group_id, topic_id, partition))
             if led is None or led.core is None:
                 continue
-            update = led.core.release_all(member_id)
-            if update is not None:
+            try:
+                update = yield from led.core.releasing(member_id)
+            except Exception:
+                self._bug(led)
+                continue
+            if update is not None and led.is_current:
                 self._write(led, update)
                 self._wake(led)
         if not self.sessions.has_group(group_id):
             for led in [one for one in self._led.values() if one.key.group_id == group_id]:
-                self._drop_unused(led)
+                yield 1
+                if not self.sessions.has_group(group_id):
+                    self._drop_unused(led)
 
     def connection_closed(self, peer: str) -> None:
         """The sessions of this connection have ended."""
         for session in self.sessions.end_of_peer(peer):
-            self.release(session)
+            self._start(self.release, session)
 
-    def _write(self, led: LedSharePartition, update: Update) -> _Write:
-        write = _Write(update)
+    def _write(self, led: LedSharePartition, update: Update) -> list[_Write]:
+        """Store the changes, in one or more writes."""
+        writes = [_Write(one) for one in update.parts(_BATCHES_PER_WRITE)]
         if self._nursery is None:
-            write.error = led.partition.not_leader()
-            write.done.set()
-            return write
-        led.writes.append(write)
+            for write in writes:
+                write.error = led.partition.not_leader()
+                write.done.set()
+            return writes
+        led.writes += writes
         if not led.is_writing:
             led.is_writing = True
-            self._nursery.start_soon(self._write_all, led)
-        return write
+            self._start(self._write_all, led)
+        return writes
 
     async def _write_all(self, led: LedSharePartition) -> None:
         """Write the changes until none are left, several at a time."""
+        try:
+            await self._write_in_order(led)
+        except Exception:
+            error = self._bug(led)
+            for write in led.in_flight + led.writes:
+                write.error = error
+                write.done.set()
+            led.writes.clear()
+        led.is_writing = False
+        self._write_letters_soon(led)
+        self._drop_unused(led)
+
+    async def _write_in_order(self, led: LedSharePartition) -> None:
         core = _core_of(led)
         while led.writes:
             writes: list[_Write] = []
@@ -528,18 +660,20 @@ class ShareService:
             while led.writes and len(batches) < _BATCHES_PER_WRITE:
                 writes.append(led.writes.pop(0))
                 batches.extend(writes[-1].update.batches)
+            led.in_flight = writes
             error = await self._stored(led, writes[-1].update, batches)
             became_available = False
             for write in writes:
                 write.error = error
-                became_available |= core.complete(write.update, stored=error is None)
+                work = core.completing(write.update, stored=error is None)
+                if len(write.update.batches) <= _AT_ONCE_MAX:
+                    became_available |= all_slices(work)
+                else:
+                    became_available |= await self._in_slices(work)
                 write.done.set()
             if became_available:
                 self._wake(led)
             self._expect_deadline(core)
-        led.is_writing = False
-        self._write_letters_soon(led)
-        self._drop_unused(led)
 
     async def _stored(
         self, led: LedSharePartition, last: Update, batches: Sequence[Batch]
@@ -579,10 +713,10 @@ class ShareService:
 
     async def _write_letters(self, led: LedSharePartition) -> None:
         async def store(update: Update) -> None:
-            write = self._write(led, update)
-            await write.done.wait()
-            if write.error is not None:
-                raise write.error
+            for write in self._write(led, update):
+                await write.done.wait()
+                if write.error is not None:
+                    raise write.error
 
         def expires(record: Record) -> int | None:
             return expires_at_ms(record, self._dead_letters.ttl_ms(_topic_of(led)))
@@ -615,16 +749,21 @@ class ShareService:
             )
         return deadline
 
-    def _expire(self) -> None:
+    def _expiring(self) -> Slices[float]:
         """End the locks and delays whose time is over, and find the next deadline."""
         now, expires_at = self._clock.monotonic(), math.inf
         wall_ms = self._clock.wall_ms()
         for led in list(self._led.values()):
-            if led.core is None:
+            yield 1
+            if led.core is None or led.is_dropped:
                 continue
-            if led.core.end_delays(wall_ms):
-                self._wake(led)
-            update = led.core.expire(now, wall_ms=wall_ms)
+            try:
+                if led.core.end_delays(wall_ms):
+                    self._wake(led)
+                update = yield from led.core.expiring(now, wall_ms=wall_ms)
+            except Exception:
+                self._bug(led)
+                continue
             if update is not None:
                 logger.debug(
                     "acquisition locks expired group=%s partition=%s batches=%d",
@@ -638,7 +777,7 @@ class ShareService:
                 ):
                     self._wake(led)
             expires_at = min(expires_at, self._next_deadline(led.core))
-        self._expires_at = expires_at
+        return expires_at
 
 
 def _read_with_expired(
@@ -658,17 +797,28 @@ def _core_of(led: LedSharePartition) -> SharePartition:
     return led.core
 
 
-def _of_rows(data: bytes, batches: Sequence[ReadBatch], rows: Sequence[AcquiredRecords]) -> bytes:
+def _ranges_of_rows(
+    part: FileRange, batches: Sequence[ReadBatch], rows: Sequence[AcquiredRecords]
+) -> Unread:
     """The batches with records of these rows. Both are in order."""
-    found, position = [], 0
+    found: list[FileRange] = []
+    position = 0
     for batch in batches:
         while position < len(rows) and rows[position].last_offset < batch.first_offset:
             position += 1
         if position == len(rows):
             break
         if rows[position].first_offset <= batch.last_offset:
-            found.append(data[batch.start : batch.end])
-    return b"".join(found)
+            begins = part.position + batch.start
+            if found and found[-1].position + found[-1].size == begins:
+                begins = found.pop().position
+            found.append(FileRange(part.file, begins, part.position + batch.end - begins))
+    return Unread(found, sum(one.size for one in found))
+
+
+def _whole_slice() -> Slices[None]:
+    """Others go first."""
+    yield WHOLE_SLICE
 
 
 def _span(batches: Sequence[ReadBatch], first: Offset, last: Offset) -> tuple[int, int]:

@@ -15,13 +15,16 @@ member returned it by closing its session.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from itertools import groupby
 from typing import Final, NamedTuple
 
 from mqd.back_off import step_after
 from mqd.errors import ErrorCode, MqError
+from mqd.protocol.schema import INT32_MAX
+from mqd.protocol.slices import Slices, all_slices
 from mqd.share.dead_letters import Archiving
 from mqd.share.key_affinity import KeyAffinity, KeyOf
 from mqd.share.record_states import (
@@ -38,6 +41,11 @@ NO_MEMBER: Final = ""
 NOT_DELAYED: Final = -1
 BY_BACK_OFF: Final = -1
 """The delay of a release that names none."""
+BATCH_RECORDS_MAX: Final = 5_000
+"""Records of one batch that are acquired at once beyond the wanted number. Each of them may cost a
+range when it is acknowledged."""
+_OUTDATED_LOCKS_MAX: Final = 64
+"""Entries of locks that may be out of date, besides two for each range."""
 
 
 class AcknowledgeType(IntEnum):
@@ -88,7 +96,8 @@ class Limits(NamedTuple):
     lock_seconds: float
     """`share.record.lock.duration.ms`"""
     state_bytes: int
-    """Memory of the states. Above it no new records are acquired."""
+    """Memory of the states. Above it no new records are acquired. Above twice as much no part of a
+    range is acknowledged."""
     back_off: tuple[int, ...] = ()
     """`mqd.share.retry.backoff`: ms from a release or the end of a lock to the next delivery, by
     delivery count."""
@@ -103,7 +112,15 @@ class Update:
     batches: tuple[Batch, ...]
     start_offset: Offset
     done_after_start: int
-    """How many records after the start offset are done, with those of this update."""
+    """How many records after the start offset are done, with those of this update. At most
+    INT32_MAX: the field of the request has 32 bits."""
+
+    def parts(self, most: int) -> list[Update]:
+        """The same changes, at most so many batches in each update."""
+        return [
+            replace(self, batches=self.batches[first : first + most])
+            for first in range(0, len(self.batches), most)
+        ]
 
 
 @dataclass(slots=True)
@@ -124,18 +141,46 @@ class SharePartition:
     """The order of records by key, if the group has `share.key.affinity`."""
 
     @staticmethod
-    def loaded(start_offset: Offset, batches: Iterable[Batch], limits: Limits) -> SharePartition:
-        """As the share coordinator stores it. Records between the batches are available."""
-        states = RecordStates(start_offset)
+    def loaded(
+        start_offset: Offset,
+        batches: Iterable[Batch],
+        limits: Limits,
+        *,
+        end_offset: Offset | None = None,
+    ) -> SharePartition:
+        """As the share coordinator stores it. Records between the batches are available. Batches at
+        and after `end_offset`, the end of the log, are ignored. Records that were delivered as
+        often as allowed are archived.
+        """
+        partition = SharePartition(RecordStates(start_offset), limits)
+        states = partition.states
         for batch in sorted(batches):
-            states.store(batch)
+            if end_offset is not None:
+                batch = batch._replace(last_offset=min(batch.last_offset, end_offset - 1))
+                if batch.first_offset > batch.last_offset:
+                    continue
+            states.store(partition._sane(batch))
         states.advance()
-        loaded = SharePartition(states, limits)
         for first, one in states:
-            loaded.gives_up |= one.state is RecordState.ARCHIVING
+            partition.gives_up |= one.state is RecordState.ARCHIVING
             if one.state is RecordState.DELAYED:
-                heapq.heappush(loaded._delayed, (one.time_ms, first, one.last))
-        return loaded
+                heapq.heappush(partition._delayed, (one.time_ms, first, one.last))
+        return partition
+
+    def _sane(self, batch: Batch) -> Batch:
+        """A stored batch, whatever the share coordinator was told. Records that were delivered as
+        often as allowed are given up: with dead letters, after one more delivery."""
+        limit = self.limits.delivery_count
+        state, count = batch.state, max(0, batch.delivery_count)
+        if state is RecordState.ACQUIRED:  # by nobody that this leader knows
+            state = RecordState.AVAILABLE
+        if state is RecordState.AVAILABLE and count >= limit:
+            count = limit - 1
+            if not self.limits.dead_letters:
+                state = RecordState.ARCHIVED
+        has_time = state in (RecordState.AVAILABLE, RecordState.ARCHIVING)
+        time_ms = max(0, batch.time_ms) if has_time else 0
+        return batch._replace(state=state, delivery_count=count, time_ms=time_ms)
 
     # -- acquire -----------------------------------------------------------------------------------
 
@@ -165,7 +210,8 @@ class SharePartition:
         were read from the log, in order. `read_from`: the offset from which on they were read.
         Available offsets between them, which compaction has removed, are archived.
 
-        At least one batch is acquired whole if `max_records` end within it, unless `exact`.
+        At least one batch is acquired whole if `max_records` end within it, unless `exact`; of a
+        batch with more than BATCH_RECORDS_MAX records, so many.
         """
         wanted = min(max_records, self.limits.record_locks - self.acquired_count)
         deadline = now + self.limits.lock_seconds
@@ -177,15 +223,16 @@ class SharePartition:
             self.archive(covered, first - 1)
             covered = last + 1
             first = max(first, self.states.start_offset)
+            room = wanted if exact else max(wanted, BATCH_RECORDS_MAX)
             for begin, end, count in self._available_in(first, last):
-                if wanted <= 0 and exact:
+                if room <= 0:
                     break
-                if exact:
-                    end = min(end, begin + wanted - 1)
+                end = min(end, begin + room - 1)
+                room -= end - begin + 1
                 self.states.put(
                     begin, Range(end, RecordState.ACQUIRED, count + 1, member_id, deadline)
                 )
-                heapq.heappush(self._locks, (deadline, begin, end))
+                self._expect(deadline, begin, end)
                 self.acquired_count += end - begin + 1
                 wanted -= end - begin + 1
                 _add(acquired, begin, end, count + 1, batch_size)
@@ -251,7 +298,7 @@ class SharePartition:
             count = one.delivery_count + 1
             self.states.put(offset, Range(offset, RecordState.ACQUIRED, count, member_id, deadline))
             affinity.acquired(offset)
-            heapq.heappush(self._locks, (deadline, offset, offset))
+            self._expect(deadline, offset, offset)
             self.acquired_count += 1
             _add(acquired, offset, offset, count, batch_size)
         return acquired
@@ -324,39 +371,51 @@ class SharePartition:
         *,
         wall_ms: int = 0,
     ) -> Update | None:
-        """Begin what a member acknowledges. None if there is nothing to store: only renewed locks,
-        or records before the start offset.
+        """`acknowledging` in one step."""
+        return all_slices(self.acknowledging(member_id, acknowledgements, now, wall_ms=wall_ms))
+
+    def acknowledging(
+        self,
+        member_id: str,
+        acknowledgements: Sequence[Acknowledgement],
+        now: float,
+        *,
+        wall_ms: int = 0,
+    ) -> Slices[Update | None]:
+        """Begin what a member acknowledges, in slices. None if there is nothing to store: only
+        renewed locks, or records before the start offset.
 
         Raises MqError INVALID_RECORD_STATE, and changes nothing, if the member has not acquired a
-        record.
+        record, or if there are too many ranges.
         """
-        changes: list[tuple[Offset, Range, AcknowledgeType, int]] = []
-        for one in acknowledgements:
-            for first, last, kind in _runs(one):
-                changes.extend(
-                    (begin, acquired, kind, one.delay_ms)
-                    for begin, acquired in self._owned(member_id, first, last)
-                )
-        batches = []
-        for begin, acquired, kind, delay_ms in changes:
-            if kind is AcknowledgeType.RENEW:
-                deadline = now + self.limits.lock_seconds
-                self.states.put(
-                    begin,
-                    Range(
-                        acquired.last,
-                        RecordState.ACQUIRED,
-                        acquired.delivery_count,
-                        member_id,
-                        deadline,
-                    ),
-                )
-                heapq.heappush(self._locks, (deadline, begin, acquired.last))
-                continue
-            state = self._state_after(_NEXT_STATES[kind], acquired.delivery_count)
-            if kind is AcknowledgeType.REJECT:
-                state = self._given_up
-            batches.append(self._change_later(begin, acquired, state, delay_ms, wall_ms))
+        deadline = now + self.limits.lock_seconds
+        begun: list[Batch] = []
+        try:
+            for one in acknowledgements:
+                for first, last, kind in _runs(one):
+                    for begin, acquired in self._owned(member_id, first, last):
+                        count = acquired.delivery_count
+                        state = RecordState.ACQUIRED
+                        if kind is AcknowledgeType.REJECT:
+                            state = self._given_up
+                        elif kind is not AcknowledgeType.RENEW:
+                            state = self._state_after(_NEXT_STATES[kind], count)
+                        time_ms = self._time_of(state, count, one.delay_ms, wall_ms)
+                        # From now on nothing else changes these records.
+                        begun.append(Batch(begin, acquired.last, state, count, time_ms))
+                        acquired.next_state = state
+                        self._split_for(begin, acquired)
+                        yield 1
+                    yield 1
+            batches = [one for one in begun if one.state is not RecordState.ACQUIRED]
+            if len(batches) < len(begun):
+                yield from self._renew(begun, member_id, deadline)
+        except MqError:
+            yield from self._undoing(begun)
+            raise
+        except BaseException:  # the request ends
+            all_slices(self._undoing(begun))
+            raise
         return self._update(batches)
 
     def _change_later(
@@ -369,6 +428,42 @@ class SharePartition:
         count = acquired.delivery_count
         time_ms = self._time_of(state, count, delay_ms, wall_ms)
         return Batch(begin, acquired.last, state, count, time_ms)
+
+    def _split_for(self, begin: Offset, changed: Range) -> None:
+        """Replace a part of a range. Raises MqError INVALID_RECORD_STATE if there are too many
+        ranges then. The acknowledgement of a whole range is never refused.
+        """
+        before = len(self.states)
+        self.states.put(begin, changed)
+        if len(self.states) > before and self.states.size > 2 * self.limits.state_bytes:
+            raise MqError(
+                ErrorCode.INVALID_RECORD_STATE,
+                f"The share partition has {before} ranges of records in different states, and no "
+                "memory for more. Acknowledge its records in the order of their offsets.",
+            )
+
+    def _renew(
+        self, begun: Sequence[Batch], member_id: str, deadline: float
+    ) -> Generator[int, None, None]:
+        for batch in begun:
+            if batch.state is not RecordState.ACQUIRED:
+                continue
+            for begin, one in self.states.within(batch.first_offset, batch.last_offset):
+                if one.next_state is RecordState.ACQUIRED:
+                    one.next_state, one.deadline = None, deadline
+                    self.states.put(begin, one)
+                    self._expect(deadline, begin, one.last)
+            yield 1
+
+    def _undoing(self, begun: Sequence[Batch]) -> Slices[None]:
+        """Nothing of this acknowledgement happens: its records are acquired as before."""
+        for batch in begun:
+            for begin, one in self.states.within(batch.first_offset, batch.last_offset):
+                if one.next_state is batch.state:
+                    one.next_state = None
+                    self.states.put(begin, one)
+                    self._expect(one.deadline, begin, one.last)
+            yield 1
 
     def _owned(self, member_id: str, first: Offset, last: Offset) -> list[tuple[Offset, Range]]:
         """The ranges of these records, without those before the start offset.
@@ -399,6 +494,10 @@ class SharePartition:
         return found
 
     def complete(self, update: Update, *, stored: bool) -> bool:
+        """`completing` in one step."""
+        return all_slices(self.completing(update, stored=stored))
+
+    def completing(self, update: Update, *, stored: bool) -> Slices[bool]:
         """The share coordinator has stored the update, or has not: then the records are acquired as
         before. Returns whether records became available.
         """
@@ -418,7 +517,8 @@ class SharePartition:
                 else:
                     one.next_state = None
                     self.states.put(begin, one)
-                    heapq.heappush(self._locks, (one.deadline, begin, one.last))
+                    self._expect(one.deadline, begin, one.last)
+            yield 1
         self.states.advance()
         return became_available
 
@@ -448,30 +548,58 @@ class SharePartition:
         return found
 
     def expire(self, now: float, *, wall_ms: int = 0) -> Update | None:
-        """End the locks whose time is over. The records are available again, at once or after the
-        back-off, or archived if they were delivered as often as allowed."""
+        """`expiring` in one step."""
+        return all_slices(self.expiring(now, wall_ms=wall_ms))
+
+    def expiring(self, now: float, *, wall_ms: int = 0) -> Slices[Update | None]:
+        """End the locks whose time is over, in slices. The records are available again, at once or
+        after the back-off, or archived if they were delivered as often as allowed."""
         batches: list[Batch] = []
         while self._locks and self._locks[0][0] <= now:
             deadline, first, last = heapq.heappop(self._locks)
-            for begin, one in self.states.within(first, last):
-                if one.state is not RecordState.ACQUIRED or one.deadline != deadline:
-                    continue
-                if one.next_state is None:
-                    batches.append(self._give_back(begin, one, one.delivery_count, wall_ms))
+            for begin, found in self.states.within(first, last):
+                for at, one in self._still(begin, found):
+                    if one.deadline == deadline and one.next_state is None:
+                        batches.append(self._give_back(at, one, one.delivery_count, wall_ms))
+                yield 1
         return self._update(batches)
 
     def release_all(self, member_id: str) -> Update | None:
+        """`releasing` in one step."""
+        return all_slices(self.releasing(member_id))
+
+    def releasing(self, member_id: str) -> Slices[Update | None]:
         """The session of the member ends: its records are available again. This delivery does not
-        count, because the member may not have seen them."""
-        return self._update(
-            [
-                self._give_back(begin, one, one.delivery_count - 1, NOT_DELAYED)
-                for begin, one in list(self.states)
+        count, because the member may not have seen them. Records that it acquires meanwhile in
+        another session stay acquired."""
+        batches: list[Batch] = []
+        owned = [(begin, one) for begin, one in self.states if one.member_id == member_id]
+        for begin, found in owned:
+            for at, one in self._still(begin, found):
+                if one.next_state is None:
+                    batches.append(self._give_back(at, one, one.delivery_count - 1, NOT_DELAYED))
+            yield 1
+        return self._update(batches)
+
+    def _still(self, begin: Offset, found: Range) -> list[tuple[Offset, Range]]:
+        """The ranges of these records that are acquired as they were in an earlier slice."""
+        return [
+            (at, one)
+            for at, one in self.states.within(begin, found.last)
+            if one.state is RecordState.ACQUIRED
+            and (one.member_id, one.deadline) == (found.member_id, found.deadline)
+        ]
+
+    def _expect(self, deadline: float, first: Offset, last: Offset) -> None:
+        """The lock of these records ends at `deadline`."""
+        heapq.heappush(self._locks, (deadline, first, last))
+        if len(self._locks) > 2 * len(self.states) + _OUTDATED_LOCKS_MAX:
+            self._locks = [
+                (one.deadline, first, one.last)
+                for first, one in self.states
                 if one.state is RecordState.ACQUIRED
-                and one.member_id == member_id
-                and one.next_state is None
             ]
-        )
+            heapq.heapify(self._locks)
 
     def log_start_moved(self, log_start_offset: Offset) -> bool:
         """The log has no records before this offset. Returns whether the start offset moved."""
@@ -621,27 +749,20 @@ class SharePartition:
         self.states.advance()
         if not batches:
             return None
-        pending = sum(
-            one.last - first + 1
-            for first, one in self.states
-            if one.next_state is not None and one.next_state in DONE
-        )
-        return Update(
-            tuple(batches), self.states.start_offset, self.states.done_after_start() + pending
-        )
+        done = min(self.states.done_after_start(), INT32_MAX)
+        return Update(tuple(batches), self.states.start_offset, done)
 
 
-def _runs(one: Acknowledgement) -> list[tuple[Offset, Offset, AcknowledgeType]]:
+def _runs(one: Acknowledgement) -> Iterator[tuple[Offset, Offset, AcknowledgeType]]:
     """The records with the same acknowledge type, as ranges of offsets."""
     if len(one.types) == 1:
-        return [(one.first_offset, one.last_offset, AcknowledgeType(one.types[0]))]
-    runs: list[tuple[Offset, Offset, AcknowledgeType]] = []
-    for offset, kind in enumerate(one.types, one.first_offset):
-        if runs and runs[-1][2] == kind:
-            runs[-1] = (runs[-1][0], offset, runs[-1][2])
-        else:
-            runs.append((offset, offset, AcknowledgeType(kind)))
-    return runs
+        yield one.first_offset, one.last_offset, AcknowledgeType(one.types[0])
+        return
+    first = one.first_offset
+    for kind, equal in groupby(one.types):
+        last = first + sum(1 for _ in equal) - 1
+        yield first, last, AcknowledgeType(kind)
+        first = last + 1
 
 
 def _add(

@@ -27,6 +27,7 @@ from tests.hostile.costly import (
 from tests.hostile.floods import GroupConfigs, Groups, ManyProtocols, Topics, WaitingMembers
 from tests.hostile.held import Connections, HalfFrames, SlowReaders, SmallHalfFrames, Strangers
 from tests.hostile.malformed import Malformed
+from tests.hostile.share import ShareAcknowledgements, ShareSessions, WaitingShareFetches
 
 _COSTLY = (
     UnknownSessions,
@@ -37,10 +38,11 @@ _COSTLY = (
     Recompressions,
 )
 _HELD = (Connections, HalfFrames, SmallHalfFrames, SlowReaders, Strangers)
+_SHARE = (ShareSessions, ShareAcknowledgements, WaitingShareFetches)
 _FLOODS = (ManyProtocols, WaitingMembers, Groups, GroupConfigs, Topics)
 
 ATTACKS: dict[str, type[Attack]] = {
-    kind.name: kind for kind in (*_COSTLY, *_HELD, Malformed, *_FLOODS)
+    kind.name: kind for kind in (*_COSTLY, *_HELD, Malformed, *_SHARE, *_FLOODS)
 }
 
 BEFORE_LOGIN: dict[str, type[Attack]] = {

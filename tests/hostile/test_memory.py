@@ -6,15 +6,19 @@ from __future__ import annotations
 
 import os
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from chaos.node import Node
 from mqd.limits import MIB
+from mqd.protocol.batch_builder import build_batch
 from mqd.testing.requests import fetch_body, frame
+from tests.hostile.share import UNKNOWN_PARTITIONS, id_of, initialize, share_fetch, topic
 from tests.hostile.wire import Wire
 
 OPTIONS = (
@@ -31,6 +35,8 @@ MEMBERS, MEMBERS_PER_GROUP = 1_000, 50
 LISTED, LISTED_AT_ONCE, LISTED_NAME_CHARS = 3_000, 250, 3_900
 LISTING_CONNECTIONS, LISTINGS = 60, 3
 LISTING_SECONDS = 2.0
+SHARE_SESSIONS, SHARE_SESSIONS_WITH_PARTITIONS, ID_CHARS = 2_000, 10, 32_000
+SHARE_READERS = 60
 TEXT_CHARS = 32_700
 """Near the longest string of a request."""
 GROUP_RESOURCE = 32
@@ -124,7 +130,60 @@ def lists_of_configured_groups(node: Node) -> int:
     return most - before
 
 
-@pytest.mark.parametrize("attack", [fetch_sessions_of_long_names, members_with_long_ids])
+def share_sessions_of_unknown_partitions(node: Node) -> int:
+    """And with long ids, in groups that do not exist."""
+    with closing(Wire(node.port)) as wire:
+        for number in range(SHARE_SESSIONS):
+            ids: dict[str, Any] = {
+                key: f"{number:05}".ljust(ID_CHARS, "x") for key in ("group_id", "member_id")
+            }
+            wire.send(share_fetch("", 0, **ids))
+            wire.receive()
+            if number < SHARE_SESSIONS_WITH_PARTITIONS:
+                partitions = topic(uuid.uuid4(), range(UNKNOWN_PARTITIONS))
+                wire.send(share_fetch("", 1, [partitions], **ids))
+                wire.receive()
+        return resident_bytes(node)
+
+
+def share_fetches_that_nobody_reads(node: Node) -> int:
+    """8 MiB of records each."""
+    with closing(Wire(node.port)) as wire:
+        new = {"name": "t", "num_partitions": 10, "replication_factor": 1, "configs": []}
+        wire.ask("create_topics", 7, {"topics": [new], "timeout_ms": 10_000})
+        records = bytes(build_batch([(None, os.urandom(900_000))], timestamp=1))
+        for index in range(10):
+            rows = [{"index": index, "records": records}]
+            body = {"topic_data": [{"name": "t", "partition_data": rows}]}
+            while (
+                wire.ask("produce", 9, {"acks": 1, "timeout_ms": 10_000, **body})
+                .responses[0]
+                .partition_responses[0]
+                .error_code
+            ):
+                time.sleep(0.05)
+        topic_id = id_of(wire, "t")
+        for number in range(SHARE_READERS):
+            while not initialize(wire, f"g{number}", topic_id, 10):
+                pass
+    before, most = resident_bytes(node), 0
+    wires = [Wire(node.port) for _ in range(SHARE_READERS)]
+    for number, one in enumerate(wires):
+        partitions = topic(topic_id, range(10))
+        one.send(share_fetch(f"g{number}", 0, [partitions], max_records=10_000))
+    ends_at = time.monotonic() + LISTING_SECONDS
+    while time.monotonic() < ends_at:
+        most = max(most, resident_bytes(node))
+        time.sleep(0.01)
+    for one in wires:
+        one.close()
+    return most - before
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [fetch_sessions_of_long_names, members_with_long_ids, share_sessions_of_unknown_partitions],
+)
 def test_what_stays(node: Node, attack: Callable[[Node], int]) -> None:
     before = resident_bytes(node)
     grown = attack(node) - before
@@ -132,7 +191,8 @@ def test_what_stays(node: Node, attack: Callable[[Node], int]) -> None:
     assert grown < RESIDENT_BYTES_MAX
 
 
-def test_responses_that_nobody_reads(node: Node) -> None:
-    grown = lists_of_configured_groups(node)
-    print(f"lists_of_configured_groups: {grown / MIB:+.0f} MiB")
+@pytest.mark.parametrize("attack", [lists_of_configured_groups, share_fetches_that_nobody_reads])
+def test_responses_that_nobody_reads(node: Node, attack: Callable[[Node], int]) -> None:
+    grown = attack(node)
+    print(f"{attack.__name__}: {grown / MIB:+.0f} MiB")
     assert grown < RESIDENT_BYTES_MAX

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import pytest
 
@@ -44,7 +45,18 @@ _NAMES = (
     "protocol",
 )
 _INDEXES = ("partition", "partition_index", "index", "partition_id")
-_SETTINGS = {"timeout_ms": 1000, "acks": 1, "max_wait_ms": 0}
+_SETTINGS = {
+    "timeout_ms": 1000,
+    "acks": 1,
+    "max_wait_ms": 0,
+    "share_session_epoch": 1,
+    "max_records": 1,
+    "batch_size": 500,
+}
+_OFFSETS = ("first_offset", "last_offset")
+_TYPES = "acknowledge_types"
+FIRST_TOPIC_ID = UUID(int=1 << 100)
+"""The id of the first topic of a request. Tests replace it in the frame."""
 Path = tuple[str, ...]
 
 
@@ -78,7 +90,8 @@ def _largest(api: Api, path: Path, rows: int, bytes_max: int, long: str = "") ->
     """The number of rows, and the request: fewer than `rows` if it would be too large."""
     version = api.versions[1]
     while True:
-        frame = encoded(api, version, _filled(api.request, version, rows, path, 0, long))
+        body = _with_topic_ids(api, _filled(api.request, version, rows, path, 0, long))
+        frame = encoded(api, version, body)
         if len(frame) <= bytes_max:
             return rows, frame
         rows = rows * bytes_max // len(frame) * 99 // 100
@@ -110,8 +123,18 @@ def _with_tagged_fields(name: str, api: Api) -> Iterator[Worst]:
     original = Structure._build_tagged
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Structure, "_build_tagged", build_tagged)
-        frame = encoded(api, version, _filled(api.request, version, rows, path, 0))
+        body = _with_topic_ids(api, _filled(api.request, version, rows, path, 0))
+        frame = encoded(api, version, body)
     yield Worst(name, f"{'/'.join(path)}, tagged fields", rows, frame)
+
+
+def _with_topic_ids(api: Api, body: dict[str, Any]) -> dict[str, Any]:
+    """Different topics in requests of share sessions."""
+    if api.name in ("ShareFetch", "ShareAcknowledge"):
+        for array in ("topics", "forgotten_topics_data"):
+            for number, topic in enumerate(body.get(array, ())):
+                topic["topic_id"] = UUID(int=FIRST_TOPIC_ID.int + number)
+    return body
 
 
 def smallest_request(api: Api) -> bytes:
@@ -176,9 +199,17 @@ def _filled(
             if path and field.name == path[0]:
                 count = rows if len(path) == 1 else 1
                 made[field.name] = [
-                    _element(field.kind.element, version, rows, path[1:], index, long)
+                    1 + index % 2
+                    if field.name == _TYPES
+                    else _element(field.kind.element, version, rows, path[1:], index, long)
                     for index in range(count)
                 ]
+            elif field.name == _TYPES:
+                made[field.name] = [1]
+        elif field.name in _OFFSETS:
+            made[field.name] = number
+            if path == (_TYPES,) and field.name == _OFFSETS[1]:
+                made[field.name] = rows - 1
         elif field.kind is STRING and field.name in _NAMES:
             prefix = "t" if path else long or "t"
             made[field.name] = f"{prefix}{number}" if number else prefix

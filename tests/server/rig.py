@@ -329,7 +329,7 @@ class Rig:
             batch_work=BatchWork(self.disk),
             controller=SimpleNamespace(image=self.image, controller_id=ME),
             sasl=self._sasl(entropy),
-            share=SimpleNamespace(connection_closed=lambda _: None),
+            share=SimpleNamespace(connection_closed=lambda _: None, bugs=0),
         )
         self.network = MemoryNetwork()
         budget = MemoryPlan.of(self.config, memory_bytes()).connections

@@ -229,7 +229,7 @@ async def test_a_session_may_end_while_its_node_ends() -> None:
         assert row.acknowledge_error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         share.connection_closed("nobody")
         [session] = share.sessions._sessions.values()
-        share.release(session)
+        await share.release(session)
 
 
 async def test_errors_of_sessions_and_acknowledgements(tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from mqd.errors import ErrorCode, MqError
-from mqd.share.record_states import Batch, RecordState
+from mqd.protocol.slices import all_slices
+from mqd.share.record_states import RANGE_BYTES, Batch, RecordState
 from mqd.share.share_partition import (
+    BATCH_RECORDS_MAX,
     Acknowledgement,
     AcknowledgeType,
     AcquiredRecords,
@@ -340,3 +342,130 @@ def test_random_histories_are_as_in_the_model(seed: int) -> None:
     history = History(seed)
     for _ in range(200):
         history.step()
+
+
+def loaded(*batches: Batch, end_offset: int | None = None) -> SharePartition:
+    return SharePartition.loaded(0, batches, LIMITS, end_offset=end_offset)
+
+
+def test_the_number_of_done_records_fits_into_its_field() -> None:
+    partition = loaded(Batch(100, 2**40, RecordState.ACKNOWLEDGED, 1))
+    acquire(partition, "a", (0, 9))
+    update = acknowledge(partition, "a", 1, 1, AcknowledgeType.ACCEPT)
+    assert update is not None
+    assert update.done_after_start == 2**31 - 1
+
+
+def test_a_stored_state_ends_with_the_log() -> None:
+    partition = loaded(
+        Batch(3, 2**40, RecordState.ACKNOWLEDGED, 1),
+        Batch(2**41, 2**42, RecordState.ACKNOWLEDGED, 1),
+        end_offset=5,
+    )
+    assert partition.states.end_offset == 5
+    assert partition.states.done_after_start() == 2
+
+
+def test_loaded_records_that_were_delivered_as_often_as_allowed_are_archived() -> None:
+    partition = loaded(
+        Batch(0, 0, RecordState.AVAILABLE, 32767),
+        Batch(1, 1, RecordState.ACQUIRED, 1),
+        Batch(2, 2, RecordState.AVAILABLE, -32768),
+    )
+    assert acquire(partition, "a", (0, 2)) == [(1, 1, 2), (2, 2, 1)]
+
+
+# -- bounds
+
+
+def test_a_huge_batch_is_acquired_in_parts() -> None:
+    partition = empty(limits=LIMITS)
+    assert acquire(partition, "a", (0, 899_999), most=1, batch_size=1 << 30) == [
+        (0, BATCH_RECORDS_MAX - 1, 1)
+    ]
+    assert partition.next_fetch_offset() is None, "above the record locks"
+    update = acknowledge(partition, "a", 0, BATCH_RECORDS_MAX - 1, AcknowledgeType.ACCEPT)
+    assert update is not None
+    partition.complete(update, stored=True)
+    assert partition.next_fetch_offset() == BATCH_RECORDS_MAX
+    assert acquire(partition, "a", (0, 899_999), most=1, batch_size=1 << 30) == [
+        (BATCH_RECORDS_MAX, 2 * BATCH_RECORDS_MAX - 1, 1)
+    ]
+
+
+def test_no_acknowledgement_makes_more_ranges_than_there_is_memory_for() -> None:
+    partition = empty(limits=LIMITS._replace(state_bytes=RANGE_BYTES * 10))
+    acquire(partition, "a", (0, 99))
+    before = partition.states.batches()
+    with pytest.raises(MqError) as raised:
+        acknowledge(partition, "a", 0, 99, *[1, 2] * 50)
+    assert raised.value.code is ErrorCode.INVALID_RECORD_STATE
+    assert "no memory for more" in raised.value.message
+    assert partition.states.batches() == before, "nothing has changed"
+    assert partition.states.done_after_start() == 0
+    assert partition.next_deadline() == LIMITS.lock_seconds
+    update = acknowledge(partition, "a", 0, 99, AcknowledgeType.ACCEPT)
+    assert update is not None, "a whole range is never refused"
+    partition.complete(update, stored=True)
+    assert partition.states.start_offset == 100
+
+
+def test_an_acknowledgement_in_slices_is_all_or_nothing() -> None:
+    """Between two slices the log start moves, and locks end."""
+    partition = empty()
+    acquire(partition, "a", (0, 9))
+    work = partition.acknowledging("a", [Acknowledgement(0, 9, [1, 2] * 5)], 0.0)
+    for _ in range(6):
+        next(work)
+    partition.log_start_moved(1)
+    expired = partition.expire(LIMITS.lock_seconds)
+    assert expired is not None
+    assert expired.batches[0].first_offset == 3, "the earlier ones are being acknowledged"
+    with pytest.raises(MqError):
+        all_slices(work)
+    assert {one.next_state for _, one in partition.states} == {None}
+    assert partition.expire(LIMITS.lock_seconds) is not None, "their lock has ended, too"
+    assert acquire(partition, "b", (1, 9)) == [(1, 9, 2)]
+
+
+def test_an_acknowledgement_that_is_abandoned_changes_nothing() -> None:
+    partition = empty()
+    acquire(partition, "a", (0, 9))
+    work = partition.acknowledging("a", [Acknowledgement(0, 9, [1, 4] * 5)], 0.0)
+    for _ in range(6):
+        next(work)
+    work.close()
+    assert acknowledge(partition, "a", 0, 9, AcknowledgeType.ACCEPT) is not None
+
+
+def test_a_release_in_slices_spares_what_another_session_acquires() -> None:
+    partition = empty()
+    for first in range(0, 8, 2):
+        acquire(partition, "a", (first, first + 1), now=float(first))
+    work = partition.releasing("a")
+    next(work)
+    assert acquire(partition, "a", (0, 1), now=100.0) == [(0, 1, 1)]
+    update = all_slices(work)
+    assert update is not None
+    assert [one.first_offset for one in update.batches] == [0, 2, 4, 6]
+    assert partition.acquired_count == 2
+
+
+def test_locks_that_are_renewed_take_no_more_memory() -> None:
+    partition = empty()
+    acquire(partition, "a", (0, 9))
+    for second in range(1_000):
+        acknowledge(partition, "a", 0, 9, AcknowledgeType.RENEW, now=second / 1000)
+    assert len(partition._locks) < 100
+
+
+def test_a_large_update_is_several_writes() -> None:
+    partition = empty()
+    acquire(partition, "a", (0, 9))
+    update = acknowledge(partition, "a", 0, 9, *[1, 2] * 5)
+    assert update is not None
+    parts = update.parts(4)
+    assert [len(one.batches) for one in parts] == [4, 4, 2]
+    for one in parts:
+        partition.complete(one, stored=True)
+    assert acquire(partition, "b", (0, 9)) == [(n, n, 2) for n in range(1, 10, 2)]

@@ -10,6 +10,7 @@ from typing import Any
 from mqd.coordinator.share.operations import ReadState, WriteState
 from mqd.coordinator.share.records import ShareSnapshot
 from mqd.coordinator.share.shard import ShareShard, ShareState
+from mqd.protocol.slices import Slices
 from mqd.share.key_affinity import KeyAffinity
 from mqd.share.record_states import Batch, Range, RecordState
 from mqd.share.service import LedSharePartition, ShareService
@@ -42,8 +43,10 @@ def acknowledgement_not_stored_first() -> Patches:
 def stored_states_forgotten() -> Patches:
     original = SharePartition.loaded
 
-    def loaded(start_offset: Offset, batches: Iterable[Batch], limits: Limits) -> SharePartition:
-        return original(start_offset, (), limits)
+    def loaded(
+        start_offset: Offset, batches: Iterable[Batch], limits: Limits, *, end_offset: Offset
+    ) -> SharePartition:
+        return original(start_offset, (), limits, end_offset=end_offset)
 
     yield SharePartition, "loaded", staticmethod(loaded)
 
@@ -114,14 +117,14 @@ def share_snapshot_lacks_states() -> Patches:
 
 @bug("a lock ends with the shortest lock of its share partition", load="share")
 def locks_end_early() -> Patches:
-    original = SharePartition.expire
+    original = SharePartition.expiring
 
-    def expire(self: SharePartition, now: float, *, wall_ms: int = 0) -> Update | None:
+    def expiring(self: SharePartition, now: float, *, wall_ms: int = 0) -> Slices[Update | None]:
         if self._locks and self._locks[0][0] <= now and len(self._locks) > 1:
             now += self.limits.lock_seconds / 2
         return original(self, now, wall_ms=wall_ms)
 
-    yield SharePartition, "expire", expire
+    yield SharePartition, "expiring", expiring
 
 
 @bug("the start offset moves behind records that a member has acquired", load="share")

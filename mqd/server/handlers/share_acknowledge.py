@@ -20,6 +20,7 @@ from mqd.server.share_requests import (
     require_share_groups,
     session_key,
 )
+from mqd.server.slices import Pace
 from mqd.share.sessions import FINAL_EPOCH, INITIAL_EPOCH
 
 
@@ -31,15 +32,18 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         raise MqError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
     share = context.node.share
     session = share.sessions.use(key, request.share_session_epoch)
-    batches = acknowledgements_of(
+    batches = await acknowledgements_of(
         request, renews=request.is_renew_ack and share.renews(key.group_id)
     )
     leading = Leading(context, key.group_id)
+    request.topics = ()
     results = await leading.acknowledge(key.member_id, batches)
-    if request.share_session_epoch == FINAL_EPOCH and share.sessions.end(key) is session:
-        share.release(session)
-    rows = []
+    if request.share_session_epoch == FINAL_EPOCH and session.is_open:
+        share.sessions.end(key)
+        await share.release(session)
+    rows, pace = [], Pace()
     for place, error in results.items():
+        await pace.row()
         row: dict[str, Any] = {"error_code": ErrorCode.NONE}
         if error is not None:
             row["error_code"], row["error_message"] = error.code, error.message or None
@@ -48,7 +52,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     return {
         "error_code": ErrorCode.NONE,
         "acquisition_lock_timeout_ms": share.lock_ms(key.group_id),
-        "responses": by_topic(rows),
+        "responses": await by_topic(rows),
         "node_endpoints": leading.endpoints(),
     }
 

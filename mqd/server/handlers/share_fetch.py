@@ -12,11 +12,12 @@ from typing import Any
 import trio
 
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import FETCH_WAIT_MAX_MS, MIB
+from mqd.limits import FETCH_WAIT_MAX_MS, MIB, SHARE_SESSION_UNKNOWN_MAX
 from mqd.replica.waiters import FetchWaiter
 from mqd.security.acls import Operation, ResourceType
 from mqd.server.authorization import require
 from mqd.server.context import Context
+from mqd.server.partitions import UNKNOWN_ERRORS
 from mqd.server.share_requests import (
     Leading,
     acknowledgements_of,
@@ -25,11 +26,17 @@ from mqd.server.share_requests import (
     require_share_groups,
     session_key,
 )
+from mqd.server.slices import Pace, others_first
 from mqd.share.service import Acquired, FetchLimits, LedSharePartition
 from mqd.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, Place, ShareSession
 
 _BYTES_MAX = 8 * MIB
-"""Records of one response: they are in memory, unlike those of Fetch."""
+"""Records of one response."""
+_LOADED_AT_ONCE = 20
+_PARKED_ROWS = 25
+"""Memory of a waiting fetch without its partitions, in rows of a parked fetch."""
+_ROWS_OF_A_READ = 4
+"""An attempt to acquire records takes as long as so many rows of a request."""
 _RECORD_LIMIT = 1
 """The acquire mode in which `max_records` is exact."""
 
@@ -39,7 +46,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     key = session_key(request)
     require(context, Operation.READ, ResourceType.GROUP, key.group_id)
     share, epoch = context.node.share, request.share_session_epoch
-    batches = acknowledgements_of(
+    batches = await acknowledgements_of(
         request, renews=request.is_renew_ack and share.renews(key.group_id)
     )
     if epoch == INITIAL_EPOCH:
@@ -50,35 +57,25 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
             )
         former = share.sessions.end(key)
         if former is not None:
-            share.release(former)
+            await share.release(former)
         session = share.sessions.open(key, context.peer)
     else:
         session = share.sessions.use(key, epoch)
-    _change_places(session, request)
     leading = Leading(context, key.group_id)
     fetch = _Fetch(context, request, session, leading)
+    await fetch.change_places()
     acknowledged = await leading.acknowledge(key.member_id, batches)
-    if epoch == FINAL_EPOCH:
-        if share.sessions.end(key) is session:
-            share.release(session)
-    elif not request.is_renew_ack:
+    if epoch != FINAL_EPOCH and not request.is_renew_ack:
         await fetch.run()
+    if (epoch == FINAL_EPOCH or fetch.unknown > SHARE_SESSION_UNKNOWN_MAX) and session.is_open:
+        share.sessions.end(key)
+        await share.release(session)
     return {
         "error_code": ErrorCode.NONE,
         "acquisition_lock_timeout_ms": share.lock_ms(key.group_id),
-        "responses": by_topic(fetch.rows(acknowledged)),
+        "responses": await by_topic(await fetch.rows(acknowledged)),
         "node_endpoints": leading.endpoints(),
     }
-
-
-def _change_places(session: ShareSession, request: Any) -> None:
-    """Add and remove the partitions that the request names."""
-    for topic in request.topics:
-        for one in topic.partitions:
-            session.places.setdefault(Place(topic.topic_id, one.partition_index))
-    for topic in request.forgotten_topics_data:
-        for index in topic.partitions:
-            session.places.pop(Place(topic.topic_id, index), None)
 
 
 class _Fetch:
@@ -91,52 +88,117 @@ class _Fetch:
         self._request = request
         self._session = session
         self._leading = leading
+        self._is_first = request.share_session_epoch == INITIAL_EPOCH
         self._acquired: dict[Place, Acquired] = {}
         self._errors: dict[Place, MqError] = {}
+        self._added = 0
+        """Partitions that are new in the session."""
+        self.unknown = 0
+        """Partitions of the session that do not exist. Above SHARE_SESSION_UNKNOWN_MAX, the session
+        ends, because the member does not name them again. It opens another one."""
+
+    async def change_places(self) -> None:
+        """Add and remove the partitions that the request names, and release these rows. Raises
+        MqError SHARE_SESSION_LIMIT_REACHED; the session has ended then.
+        """
+        request, session, pace = self._request, self._session, Pace()
+        share = self._context.node.share
+        try:
+            for topic in request.topics:
+                await pace.row()
+                for one in topic.partitions:
+                    await pace.row()
+                    place = Place(topic.topic_id, one.partition_index)
+                    if place in session.places:
+                        continue
+                    if not self._leading.exists(place):
+                        self.unknown += 1
+                        if self.unknown > SHARE_SESSION_UNKNOWN_MAX:
+                            self._errors[place] = self._leading.unknown(place)
+                            continue
+                    self._added += 1
+                    share.sessions.add(session, place)
+        except MqError:
+            share.sessions.end(session.key)
+            await share.release(session)
+            raise
+        for topic in request.forgotten_topics_data:
+            await pace.row()
+            for index in topic.partitions:
+                await pace.row()
+                share.sessions.remove(session, Place(topic.topic_id, index))
+        request.topics = request.forgotten_topics_data = ()
 
     async def run(self) -> None:
-        node, request = self._context.node, self._request
+        node, request, session = self._context.node, self._request, self._session
         clock = node.clock.monotonic
         deadline = clock() + min(max(0, request.max_wait_ms), FETCH_WAIT_MAX_MS) / 1000
-        while True:
+        while session.is_open and self._context.is_wanted():
             waiting = trio.Event()
-            waiter = FetchWaiter(waiting.set, 1, deadline)
+            waiter = FetchWaiter(waiting.set, 1, deadline, leaves_later=True)
             led = await self._led()
             # Parked before it reads, so that it misses no records.
             node.share.park(waiter, led)
+            session.wake = waiter.free
             try:
                 await self._acquire(led)
-                if self._acquired or self._errors or clock() >= deadline:
+                if self._acquired or self._errors or clock() >= deadline or not session.is_open:
                     return
-                await waiting.wait()
+                # The place is for another large request, of which this one may wait (I41).
+                self._context.waits()
+                with self._context.parked(_PARKED_ROWS + len(led)) as may_wait:
+                    if not may_wait:
+                        return
+                    await waiting.wait()
             finally:
+                session.wake = lambda: None
                 node.share.unpark(waiter, led)
-                if not waiter.freed:
-                    waiter.freed = True
-                    waiter.leave()
-            if not self._context.is_wanted() or clock() >= deadline:
+                waiter.freed = True
+                waiter.leave()
+            if clock() >= deadline:
                 return
+            await others_first()
 
     async def _led(self) -> list[LedSharePartition]:
-        found = []
-        for place in list(self._session.places):
-            try:
-                found.append(await self._leading.led(place))
-            except MqError as error:
-                self._errors[place] = client_error(error)
-        return found
+        """The share partitions of the session. New ones are loaded, several at a time."""
+        places = list(self._session.places)
+        waiting, pace, unknown = iter(places), Pace(), 0
+        found: dict[Place, LedSharePartition] = {}
+
+        async def find_some() -> None:
+            nonlocal unknown
+            for place in waiting:
+                await pace.row()
+                try:
+                    found[place] = await self._leading.led(place)
+                except MqError as error:
+                    self._errors[place] = client_error(error)
+                    unknown += error.code in UNKNOWN_ERRORS
+
+        if self._added > 1:
+            async with trio.open_nursery() as nursery:
+                for _ in range(min(_LOADED_AT_ONCE, self._added)):
+                    nursery.start_soon(find_some)
+            self._added = 0
+        else:
+            await find_some()
+        self.unknown = max(self.unknown, unknown)
+        return [found[place] for place in places if place in found]
 
     async def _acquire(self, led: list[LedSharePartition]) -> None:
-        request, session = self._request, self._session
+        request, session, pace = self._request, self._session, Pace()
         records_left, bytes_left = request.max_records, min(request.max_bytes, _BYTES_MAX)
         exact = request.share_acquire_mode == _RECORD_LIMIT
         for one in led:
-            if records_left <= 0 or bytes_left <= 0:
+            if records_left <= 0 or bytes_left <= 0 or not session.is_open:
                 return
+            await pace.row(_ROWS_OF_A_READ)
             place = Place(one.key.topic_id, one.key.partition)
             limits = FetchLimits(records_left, bytes_left, max(1, request.batch_size), exact)
             try:
-                found = await self._context.node.share.acquire(one, session.key.member_id, limits)
+                found = await self._context.node.share.acquire(
+                    one, session.key.member_id, limits, lambda: session.is_open
+                )
             except MqError as error:
                 self._errors[place] = client_error(error)
                 continue
@@ -146,24 +208,31 @@ class _Fetch:
                 records_left -= found.record_count
                 bytes_left -= len(found.records)
 
-    def rows(self, acknowledged: Mapping[Place, MqError | None]) -> list[tuple[Place, Any]]:
+    async def rows(
+        self, acknowledged: Mapping[Place, MqError | None]
+    ) -> list[tuple[Place, dict[str, Any]]]:
         """The rows of partitions with records, errors or acknowledgements. The first response of a
         session has a row for each partition, as in Apache Kafka.
         """
         rows: dict[Place, dict[str, Any]] = {}
-        if self._request.share_session_epoch == INITIAL_EPOCH:
-            rows = {place: {"error_code": ErrorCode.NONE} for place in self._session.places}
+        pace = Pace()
+        for place in list(self._session.places) if self._is_first else ():
+            await pace.row()
+            rows[place] = {"error_code": ErrorCode.NONE}
         for place, refused in acknowledged.items():
+            await pace.row()
             row = rows.setdefault(place, {"error_code": ErrorCode.NONE})
             if refused is not None:
                 row["acknowledge_error_code"] = refused.code
                 row["acknowledge_error_message"] = refused.message or None
                 row["current_leader"] = self._leading.leader_of(place, refused)
         for place, error in self._errors.items():
+            await pace.row()
             row = rows.setdefault(place, {"error_code": ErrorCode.NONE})
             row["error_code"], row["error_message"] = error.code, error.message or None
             row["current_leader"] = self._leading.leader_of(place, error)
         for place, found in self._acquired.items():
+            await pace.row()
             row = rows.setdefault(place, {"error_code": ErrorCode.NONE})
             row["records"] = found.records
             row["acquired_records"] = [one._asdict() for one in found.rows]
