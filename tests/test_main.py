@@ -414,7 +414,7 @@ def test_the_configuration_imports_only_the_standard_library_and_base_modules() 
     loaded = run("-c", "import sys, mqd.config; print(*sys.modules)").stdout.split()
     assert {name for name in loaded if name.startswith("mqd.")} <= {
         "mqd.config", "mqd.config_sources", "mqd.errors", "mqd.file_modes", "mqd.limits",
-        "mqd.option_table", "mqd.options", "mqd.peers",
+        "mqd.option_table", "mqd.options", "mqd.peers", "mqd.types",
     }  # fmt: skip
     for heavy in ("trio", "construct", "tomllib", "difflib", "logging", "json", "socket"):
         assert heavy not in loaded

@@ -95,10 +95,10 @@ SERVED_TO_PEERS = (
     "alter_partition",
     "broker_heartbeat",
     "broker_registration",
-    "produce",
     "claim_topic",
     "describe_acknowledged_offsets",
     "describe_idle_producer",
+    "produce",
     "report_offline_replicas",
     "seal_transactions",
 )

@@ -277,12 +277,13 @@ RECORD = {
     "timestamp": 1,
     "partition": 0,
 }
+SENT = {**RECORD, "deliver_at": 1, "delay": None}
 OFFSETS = {"offsets": {A0: CommittedOffset(1)}, "group": GroupMetadata("g")}
 METHODS: dict[type, dict[str, Arguments]] = {
     Admin: ADMIN,
-    Producer: {"send": RECORD, "enqueue": RECORD, "flush": {}},
+    Producer: {"send": SENT, "enqueue": RECORD, "flush": {}},
     TransactionalProducer: {
-        "send": RECORD,
+        "send": SENT,
         "enqueue": RECORD,
         "flush": {},
         "begin": {},

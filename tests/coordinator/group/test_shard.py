@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from mqd.coordinator.group.acknowledged import AcknowledgedOffsets
 from mqd.coordinator.group.classic_group import ClassicGroup, ClassicState
 from mqd.coordinator.group.consumer_group import ConsumerGroup
+from mqd.coordinator.group.offset_store import OffsetStore
 from mqd.coordinator.group.record_codec import decode, encode
 from mqd.coordinator.group.records import ClassicMember, GroupMetadata, GroupMetadataKey
 from mqd.coordinator.group.share_partitions import SharePartitionsOfGroups
@@ -87,7 +89,10 @@ def test_every_call_record_and_deadline_has_one_part() -> None:
     consumer = {"ConsumerGroupHeartbeat", "ConsumerGroupDescribe"}
     offsets = {"OffsetCommit", "OffsetFetch", "OffsetDelete", "TxnOffsetCommit"}
     share = {"ShareGroupHeartbeat", "ShareGroupDescribe"}
-    of_nodes = set(SharePartitionsOfGroups(shard.state).handlers())
+    of_nodes = {
+        *SharePartitionsOfGroups(shard.state).handlers(),
+        *AcknowledgedOffsets(shard.state, OffsetStore()).handlers(),
+    }
     assert set(shard._handlers) == classic | consumer | share | offsets | of_nodes | {
         "DescribeGroups",
         "ListGroups",
