@@ -166,9 +166,13 @@ class DelayRelay:
         """Begin an index as of this progress. `_read` fills it."""
         partition = self._partition
         end = max((mark.end_offset for mark in progress.marks), default=0)
-        while partition.last_stable_offset < end:
-            # A leader that just began, or one that was replaced: it lacks records (I57).
-            await self._wait_for_records(end, _BEHIND_SECONDS)
+        while (
+            partition.last_stable_offset < end
+            or partition.high_watermark < partition.epoch_start_offset
+        ):
+            # A leader that just began, or one that was replaced: it lacks records, or does not
+            # know yet that tombstones are committed (I57).
+            await self._wait_for_records(max(end, partition.last_stable_offset), _BEHIND_SECONDS)
         self._index = self._new_index()
         self._repeats.clear()
         await self._index.load(
@@ -231,22 +235,20 @@ class DelayRelay:
                 await self._wait()
 
     async def _read(self) -> None:
-        """Take the next records of the log into the index."""
-        index, partition = self._index, self._partition
+        """Take all committed records into the index: one of them may cancel what is due."""
+        env, index, partition = self._env, self._index, self._partition
         limit = partition.last_stable_offset
         index.read_to(partition.log.log_start_offset)
-        if index.next_offset >= limit:
-            return
-        if not index.has_room:
-            await index.wait_for_room()
-        env = self._env
-        chunk = await read_chunk(env.logs, env.disk, partition, index.next_offset, limit)
-        for number, record in enumerate(chunk.records, start=1):
-            if record.offset >= index.next_offset:  # else a file of the index has it
-                self._add(record)
-            if number % _ADDED_AT_ONCE == 0:
-                await trio.lowlevel.checkpoint()
-        index.read_to(chunk.next_offset)
+        while index.next_offset < limit:
+            if not index.has_room:
+                await index.wait_for_room()
+            chunk = await read_chunk(env.logs, env.disk, partition, index.next_offset, limit)
+            for number, record in enumerate(chunk.records, start=1):
+                if record.offset >= index.next_offset:  # else a file of the index has it
+                    self._add(record)
+                if number % _ADDED_AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
+            index.read_to(chunk.next_offset)
 
     def _add(self, record: Record) -> None:
         key_hash = key_hash_of(record.key)
