@@ -14,6 +14,7 @@ from mqd.client.cluster import ClusterClient
 from mqd.client.coordinator import Coordinator, KeyType
 from mqd.client.descriptions import ConfigChange, ConfigOperation, Resource, ResourceType
 from mqd.errors import MqError
+from mqd.testing.clients import delayed
 from mqd.testing.clients.transactions import TOPIC
 from mqd.testing.faults.plan import Mode
 from mqd.testing.node_options import COORDINATOR_PARTITIONS
@@ -129,6 +130,18 @@ class Formation:
         return [
             TopicPartition(SHARE_STATE_TOPIC, number) for number in range(COORDINATOR_PARTITIONS)
         ]
+
+    async def create_delayed(self, choose: random.Random) -> list[TopicPartition]:
+        """Create a delay topic and its target."""
+        configs = {
+            "min.insync.replicas": "2",
+            "segment.ms": choose.choice(["300", "2000", "60000"]),
+            "retention.ms": "-1",
+            "flush.before.ack": str(self._mode is Mode.POWER_ALL).lower(),
+        }
+        target = await self._create({delayed.TARGET: delayed.PARTITIONS}, configs)
+        configs |= {"mqd.delay.target": delayed.TARGET}
+        return target + await self._create({delayed.SOURCE: delayed.PARTITIONS}, configs)
 
     async def _create(
         self, topics: dict[str, int], configs: dict[str, str]

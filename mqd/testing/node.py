@@ -280,6 +280,7 @@ class SimulatedNode:
         """
         self._shared.world.trace.add(self.id, f"skew {seconds:.6f}")
         self.clock.skew_seconds = seconds
+        self.clock.skew_seconds_max = max(self.clock.skew_seconds_max, seconds)
 
 
 async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:

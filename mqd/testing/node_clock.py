@@ -22,6 +22,8 @@ class NodeClock:
         self._clock = clock
         self._chance = chance
         self.skew_seconds = 0.0
+        self.skew_seconds_max = 0.0
+        """How much the wall clock was ahead at most."""
         self.price_seconds = 0.0
         """The maximum time between two readings; usually it is far shorter."""
         self._ahead_at = 0.0

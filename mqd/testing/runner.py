@@ -24,6 +24,7 @@ import trio
 from mqd.client.cluster import ClusterClient
 from mqd.client.nurseries import on_crash
 from mqd.testing.checker import History
+from mqd.testing.clients.delayed import DelayedRecords
 from mqd.testing.clients.hostile import ATTACKERS_TOPIC, Hostile
 from mqd.testing.clients.workload import Workload
 from mqd.testing.clients.workload_state import WorkloadState
@@ -47,7 +48,7 @@ from mqd.types import TopicPartition
 
 VALIDATE_EVERY_SECONDS = 2.0
 REQUEST_SECONDS = 2.0
-_LIKELIHOODS = (0.42, 0.12, 0.1, 0.08, 0.08, 0.1, 0.1)
+_LIKELIHOODS = (0.42, 0.12, 0.1, 0.08, 0.08, 0.1, 0.1, 0.0)
 _ALSO_HOSTILE = 0.15
 """The probability that a seed of another load also has a hostile client."""
 BUSY_SECONDS_MAX = 0.1
@@ -56,6 +57,11 @@ BUSY_SECONDS_MAX = 0.1
 
 async def _client(cluster: Cluster, name: str) -> ClusterClient:
     return await cluster.client(name, request_timeout_s=REQUEST_SECONDS, wait_s=FORM_SECONDS)
+
+
+def _ahead_ms(cluster: Cluster) -> int:
+    """How much the wall clock of any node was ahead at most."""
+    return round(1000 * max(node.clock.skew_seconds_max for node in cluster.nodes.values()))
 
 
 def run_seed(settings: Settings, trace: Path | None = None) -> Result:
@@ -116,6 +122,7 @@ class _Run:
         self.history = History()
         self.coordinated: CoordinatedLoad | None = None
         self.hostile: Hostile | None = None
+        self.delayed: DelayedRecords | None = None
         self.scope = trio.CancelScope()
         self.coverage = Coverage()
 
@@ -195,6 +202,8 @@ class _Run:
                 checked = partitions + await formation.create_coordinated(
                     self.source("topics"), self.load
                 )
+            if self.load == "delay":
+                checked = checked + await formation.create_delayed(self.source("delay topics"))
         except FormationError as error:
             self.result.violations.append(str(error))
             return
@@ -237,6 +246,11 @@ class _Run:
                     int(self.options.get(DELIVERY_LIMIT, 0)),
                 )
                 self.coordinated.start(nursery, partitions, checked)
+            if self.load == "delay":
+                self.delayed = DelayedRecords(
+                    new_client, self.source, cluster.clock.wall_ms, partial(_ahead_ms, cluster)
+                )
+                self.delayed.start(nursery)
             if self.plot is not None:
                 self.plots = Plots(self.plot, faulted, administration, state, self.source("play"))
                 nemesis.beside = self.plots.run
@@ -261,12 +275,21 @@ class _Run:
         self.result.converged_after = await convergence.wait(partitions)
         if self.coordinated is not None:
             await self.coordinated.drain(client)
+        if self.delayed is not None:
+            for node_id in self.faulted.ids:  # a clock that is behind delays records
+                self.faulted.node(node_id).skew(0.0)
+            with trio.move_on_after(CONVERGE_SECONDS) as scope:
+                await self.delayed.drain(client)
+            if scope.cancelled_caught:
+                raise LivenessError(f"there was still missing: {self.delayed.missing()}")
         self.probes.validate()
         with trio.fail_after(CONVERGE_SECONDS):
             final = await self.workload.read_everything(client, partitions)
         anomalies = self.history.check(final)
         if self.coordinated is not None:
             anomalies += await self.coordinated.check(client, final)
+        if self.delayed is not None:
+            anomalies += await self.delayed.check(client)
         self.result.violations += map(str, anomalies)
         self.result.violations += check_metadata(self.faulted, self.administration)
 
@@ -316,3 +339,5 @@ class _Run:
             counts["reconnects"] = self.workload.state.statistics.reconnects
         if self.coordinated is not None:
             counts.update(self.coordinated.counts())
+        if self.delayed is not None:
+            counts.update(self.delayed.counts)

@@ -46,7 +46,7 @@ from mqd.replica.partition import Partition
 from mqd.replica.turn import Turn
 from mqd.server.follower_fetch import FollowerFetch
 from mqd.types import NO_EPOCH
-from tests.sim import budget_bugs, metadata_bugs, share_bugs, storage_bugs, tls_bugs
+from tests.sim import budget_bugs, metadata_bugs, relay_bugs, share_bugs, storage_bugs, tls_bugs
 from tests.sim.planting import BUGS, Bug, Patches, bug
 
 __all__ = [
@@ -54,6 +54,7 @@ __all__ = [
     "Bug",
     "budget_bugs",
     "metadata_bugs",
+    "relay_bugs",
     "share_bugs",
     "storage_bugs",
     "tls_bugs",
