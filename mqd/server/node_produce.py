@@ -7,7 +7,7 @@ path of handlers/produce.py. Checks are the same, except for ACLs: the sender is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 import trio
@@ -47,9 +47,19 @@ class _Ticket(ProduceTicket[Partition]):
         self.committed.set()
 
 
-async def produce(node: Node, version: int, request: Any) -> Mapping[str, Any]:
+def produce(node: Node, version: int, request: Any) -> Coroutine[Any, Any, Mapping[str, Any]]:
     """As the API declares it, for a request of this node, too. Responds when all batches are
-    committed or refused. Raises nothing: each partition has its error."""
+    committed or refused. Raises nothing: each partition has its error.
+
+    Copies the batches at once: the coroutine runs when the receive buffer has other bytes.
+    """
+    for topic in request.topic_data:
+        for one in topic.partition_data:
+            one["records"] = bytearray(one.records or b"")
+    return _produce(node, version, request)
+
+
+async def _produce(node: Node, version: int, request: Any) -> Mapping[str, Any]:
     rows: list[tuple[str, Row]] = []
     places: dict[Partition, tuple[Row, memoryview]] = {}
     producers: set[tuple[int, int]] = set()
@@ -94,9 +104,9 @@ def _writable(node: Node, topic: str, index: int) -> Partition:
     return partition
 
 
-def _transactional(records: Any) -> memoryview:
+def _transactional(records: bytearray) -> memoryview:
     """The batch. Raises MqError if it is none of a transaction."""
-    batch = memoryview(bytearray(records or b""))
+    batch = memoryview(records)
     if len(batch) < HEADER_BYTES or not parse_header(batch).is_transactional:
         raise MqError(ErrorCode.INVALID_RECORD, "nodes write transactions only")
     return batch

@@ -20,6 +20,7 @@ from mqd.protocol.hot_produce import decode_produce_request
 from mqd.protocol.primitives import pack_unsigned_varint
 from mqd.protocol.schema import Api, encode_request_header
 from mqd.server.context import CLIENT, PEER
+from mqd.server.node_produce import produce
 from mqd.server.peer_requests import authenticated
 from mqd.server.slices import SLICE_ROWS, finished_in_slices
 from tests.log.support import batch
@@ -239,6 +240,22 @@ async def test_peers_produce_transactions_only(tmp_path: Path) -> None:
         [row] = response.responses[0].partition_responses
         assert ErrorCode(row.error_code) is ErrorCode.INVALID_RECORD
         assert node.partition("t").log.log_end_offset == 0
+
+
+def test_batches_of_nodes_are_copied_out_of_the_receive_buffer() -> None:
+    """The work begins when the buffer has other bytes."""
+    api = apis.by_key(PRODUCE)
+    assert api is not None
+    records = bytes(batch(b"x"))
+    partition = {"index": 0, "records": records}
+    topic = {"name": "t", "partition_data": [partition]}
+    body = {"transactional_id": "x", "acks": -1, "timeout_ms": 1, "topic_data": [topic]}
+    buffer = bytearray(api.encode_request(11, body))
+    request = api.decode_request(11, memoryview(buffer))
+    work = produce(SimpleNamespace(), 11, request)  # type: ignore[arg-type]
+    buffer[:] = bytes(len(buffer))
+    assert request.topic_data[0].partition_data[0].records == records
+    work.close()
 
 
 async def peer_of(node: Rig) -> Client:

@@ -21,7 +21,8 @@ def progress_before_records() -> Patches:
 
     async def write(self: RelayProducer, records: Any, progress: Any) -> None:
         await original(self, {}, progress)
-        await trio.sleep(GAP_SECONDS)
+        with trio.move_on_after(GAP_SECONDS):
+            await trio.Event().wait()
         await original(self, records, progress)
 
     yield RelayProducer, "write", write
@@ -35,7 +36,8 @@ def progress_after_records() -> Patches:
         [(place, new)] = progress.items()
         found = await self.progress([place])
         await original(self, records, found or {place: new._replace(metadata="")})
-        await trio.sleep(GAP_SECONDS)
+        with trio.move_on_after(GAP_SECONDS):
+            await trio.Event().wait()
         await original(self, {}, progress)
 
     yield RelayProducer, "write", write

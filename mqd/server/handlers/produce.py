@@ -18,7 +18,7 @@ requests of other nodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
 from mqd.errors import ErrorCode, MqError
@@ -45,9 +45,9 @@ from mqd.server.receive_buffers import Buffer
 from mqd.server.verification import SupportedOperation, Verification, produce_refusal
 
 
-async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+def handle(context: Context, request: Any) -> Coroutine[Any, Any, Mapping[str, Any]]:
     """A request on the peer listener."""
-    return await produce_of_node(context.node, context.header.api_version, request)
+    return produce_of_node(context.node, context.header.api_version, request)
 
 
 class Produce:
