@@ -56,6 +56,8 @@ OPTIONS = (
     "offsets.topic.num.partitions=1",
     "share.coordinator.state.topic.num.partitions=4",
 )
+NOT_YET = frozenset({3, 5, 6})
+"""Errors of a new partition: unknown, without a leader, or this is not its leader."""
 JOIN_SECONDS_MAX = 60.0
 IDLE_SECONDS_MAX = 60.0
 
@@ -124,11 +126,21 @@ def fill(broker: Broker, topic: str, partitions: int, records: int) -> None:
             row = {"index": partition, "records": batch}
             data = [{"name": topic, "partition_data": [row]}]
             body = {"acks": -1, "timeout_ms": 10_000, "topic_data": data}
-            response = connection.request(PRODUCE, 9, body)
-            code = response.responses[0].partition_responses[0].error_code
-            if code:
-                raise BenchError(f"{broker.name} refused records with error {code}")
+            _produce(broker, connection, body)
     connection.close()
+
+
+def _produce(broker: Broker, connection: Connection, body: dict[str, Any]) -> None:
+    """Apache Kafka names a leader before it serves."""
+    deadline = time.monotonic() + JOIN_SECONDS_MAX
+    while True:
+        response = connection.request(PRODUCE, 9, body)
+        code = response.responses[0].partition_responses[0].error_code
+        if not code:
+            return
+        if code not in NOT_YET or time.monotonic() > deadline:
+            raise BenchError(f"{broker.name} refused records with error {code}")
+        time.sleep(0.05)
 
 
 def configure(broker: Broker, group: str) -> None:
