@@ -326,6 +326,18 @@ JOIN_PROTOCOLS_MAX = 100
 """Protocols of one member of a classic group. Kafka's clients have five assignors."""
 SUBSCRIBED_NAMES_MAX = 10_000
 """Topic names in the subscription of one member of a consumer group: a tenth of a second."""
+SHARE_OFFSET_MAX = 2**63 - 2
+"""The last offset of a share partition: the one behind it is an INT64, too."""
+SHARE_STATE_RANGES_MAX = 12_000
+"""Batches of one share partition at its share coordinator, and in one change. Its leader has fewer
+(share/service.py). A snapshot takes 240 KB, and 20 ms.
+"""
+SHARE_RESPONSE_RANGES_MAX = 50_000
+"""Batches in one response of ReadShareGroupState, 5 us each. A leader reads one share partition."""
+SHARE_OFFSETS_ROWS_MAX = 50_000
+"""Partitions in one response of DescribeShareGroupOffsets after which further groups get an error,
+and clients request them again: 500 bytes each.
+"""
 TRANSACTION_PARTITIONS_MAX = 20_000
 """Partitions of one transaction, 1 us each. Its coordinator writes and reads a record with all of
 them for each request that adds some. A topic counts as five further partitions.

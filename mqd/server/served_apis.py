@@ -110,7 +110,10 @@ LOOKUPS = frozenset({"list_offsets"})
 KEY_LOOKUPS = frozenset({"find_records"})
 """APIs that may search the log for a key."""
 
-GIVING_WAY = LOOKUPS | KEY_LOOKUPS
+SHARE_OFFSETS = frozenset({"describe_share_group_offsets"})
+"""APIs that read the states of all partitions of a group, from several share coordinators."""
+
+GIVING_WAY = LOOKUPS | KEY_LOOKUPS | SHARE_OFFSETS
 """APIs whose requests give way to each other while they have a place (places.py)."""
 
 READING = (

@@ -7,7 +7,15 @@ that came before.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -27,12 +35,15 @@ from mqd.server.context import Context, Node
 from mqd.server.coordinators import call_of
 from mqd.server.lag import log_bounds
 from mqd.server.share_state import PASSING
+from mqd.server.slices import Pace, listed_in_slices
 from mqd.share.ports import ShareKey
 from mqd.share.sessions import Place
 from mqd.types import NO_OFFSET, Offset, TopicPartition
 
 _AT_ONCE: Final = 50
 """Operations at share coordinators that one request has in flight."""
+_OPERATION_ROWS: Final = 5
+"""An operation takes as long as so many rows."""
 
 
 class SummaryRow(NamedTuple):
@@ -138,15 +149,11 @@ async def summaries(
         found[place] = await node.share_state.summary(ShareKey(group_id, *place))
 
     errors = await for_each(places, read)
-    logs = {
-        place: TopicPartition(topic.name, place.partition)
-        for place in found
-        if found[place]["start_offset"] != NO_OFFSET
-        and (topic := node.image.topics_by_id.get(place.topic_id)) is not None
-    }
-    bounds = await log_bounds(node, logs.values(), read_committed=False)
-    ends = {place: bounds[log][1] for place, log in logs.items() if log in bounds}
+    named = await listed_in_slices(_logs(node, found))
+    bounds = await log_bounds(node, (log for _, log in named), read_committed=False)
+    ends = {place: bounds[log][1] for place, log in named if log in bounds}
     rows = {place: SummaryRow(error=error) for place, error in errors.items()}
+    pace = Pace()
     for place, row in found.items():
         end, done = ends.get(place, NO_OFFSET), row["delivery_complete_count"]
         rows[place] = SummaryRow(
@@ -154,7 +161,18 @@ async def summaries(
             max(0, row["leader_epoch"]),
             -1 if end == NO_OFFSET else max(0, end - row["start_offset"] - max(0, done)),
         )
+        await pace.row()
     return rows
+
+
+def _logs(
+    node: Node, found: Mapping[Place, Mapping[str, Any]]
+) -> Iterator[tuple[Place, TopicPartition]]:
+    """The logs of share partitions with a known start offset."""
+    for place, row in found.items():
+        topic = node.image.topics_by_id.get(place.topic_id)
+        if topic is not None and row["start_offset"] != NO_OFFSET:
+            yield place, TopicPartition(topic.name, place.partition)
 
 
 async def for_each(
@@ -165,10 +183,12 @@ async def for_each(
     errors: dict[Place, MqError] = {}
     waiting = iter(places)
     unavailable: MqError | None = None
+    pace = Pace()
 
     async def work() -> None:
         nonlocal unavailable
         for place in waiting:
+            await pace.row(_OPERATION_ROWS)
             if unavailable is not None:
                 errors[place] = unavailable
                 continue

@@ -37,6 +37,7 @@ PASSING: Final = frozenset(
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     }
 )
+_COUNT_MAX: Final = 2**31 - 1
 _VERSIONS: Final = {
     "initialize_share_group_state": 0,
     "read_share_group_state": 0,
@@ -103,6 +104,7 @@ class ShareStatePersister:
         batches: Iterable[Batch],
     ) -> None:
         of_write = tuple(batches)
+        done_after_start = min(done_after_start, _COUNT_MAX)
         await self._done(
             key,
             WriteState(key, state_epoch, leader_epoch, start_offset, done_after_start, of_write),
@@ -196,51 +198,3 @@ class ShareStatePersister:
             raise MqError(ErrorCode(result["error_code"]), result["error_message"] or "")
         found: Mapping[str, Any] = result
         return found
-
-
-async def results_of(
-    shares: CoordinatorService, request: Any, operation_of: Callable[[ShareKey, Any], Any]
-) -> dict[str, Any]:
-    """The response to a request about states of share partitions: one operation for each row."""
-    results = []
-    for topic in request.topics:
-        rows = []
-        for one in topic.partitions:
-            key = ShareKey(request.group_id, topic.topic_id, one.partition)
-            row: dict[str, Any] = {"partition": one.partition, "error_code": ErrorCode.NONE}
-            rows.append(row)
-            try:
-                index = shares.partition_of(coordinator_key(key))
-                result = await shares.call_shard(index, operation_of(key, one))
-            except MqError as error:
-                row["error_code"] = error.code
-                row["error_message"] = error.message or None
-            except ValueError as error:  # an unknown state
-                row["error_code"] = ErrorCode.INVALID_REQUEST
-                row["error_message"] = str(error)
-            else:
-                row.update(result)
-                if "batches" in result:
-                    row["state_batches"] = [batch_row(batch) for batch in result["batches"]]
-        results.append({"topic_id": topic.topic_id, "partitions": rows})
-    return {"results": results}
-
-
-def failed_results(request: Any, error: MqError) -> dict[str, Any]:
-    """The response to such a request that is refused as a whole."""
-    return {
-        "results": [
-            {
-                "topic_id": topic.topic_id,
-                "partitions": [
-                    {
-                        "partition": one.partition,
-                        "error_code": error.code,
-                        "error_message": error.message or None,
-                    }
-                    for one in topic.partitions
-                ],
-            }
-            for topic in request.topics
-        ]
-    }

@@ -114,6 +114,9 @@ class Pace:
 
     async def row(self, weight: int = 1) -> None:
         if self._slice.is_over(weight):
+            wait = between_slices.get()
+            if wait is not None:
+                await wait()
             await others_first()
             self._slice.begin()
 

@@ -12,8 +12,9 @@ state. A record that is done stays done until the state epoch changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from mqd.coordinator.account import UNBOUNDED, Account, text_bytes
@@ -45,10 +46,14 @@ from mqd.coordinator.share.records import (
     encode,
     tombstone,
 )
+from mqd.coordinator.share.stored_states import StoredStates, are_in_order, is_valid
 from mqd.errors import ErrorCode, MqError
+from mqd.limits import SHARE_OFFSET_MAX, SHARE_STATE_RANGES_MAX
 from mqd.share.ports import ShareKey
-from mqd.share.record_states import RANGE_BYTES, Batch, RecordState, RecordStates
+from mqd.share.record_states import RANGE_BYTES, Batch
 from mqd.types import NO_EPOCH, NO_OFFSET, SHARE_STATE_TOPIC, Offset
+
+logger = logging.getLogger(__name__)
 
 _STATE_BYTES: Final = 800
 """Memory of a share partition without ranges and its group's name."""
@@ -57,9 +62,13 @@ _ROUND_BYTES_MIN: Final = 1 << 20
 _ROUND_GROWTH: Final = 4
 """A round begins when the log has grown by so many times the size of the state."""
 _PORTION_RECORDS: Final = 200
-"""Snapshots that one call of a round writes."""
+_PORTION_BYTES: Final = 64 << 10
+"""Snapshots that one call of a round writes: no more than one after so many bytes."""
 _PAUSE_SECONDS: Final = 0.05
 """Between two portions of a round."""
+_PAUSE_AFTER_ERROR_SECONDS: Final = 1.0
+"""The same if an append was refused, for lack of replicas."""
+_COUNT_MAX: Final = 2**31 - 1
 
 
 @dataclass(slots=True)
@@ -71,7 +80,7 @@ class ShareState:
     leader_epoch: int
     start_offset: Offset
     """-1: not known yet."""
-    states: RecordStates
+    states: StoredStates
     delivery_complete_count: int
     create_timestamp: int
     updates: int = 0
@@ -97,7 +106,7 @@ class ShareState:
             self.delivery_complete_count,
             self.create_timestamp,
             now_ms,
-            self.states.batches(),
+            tuple(self.states.batches),
         )
 
 
@@ -123,11 +132,18 @@ class ShareShard:
         self._round = 0
         self._unfinished: list[ShareKey] = []
         """Share partitions that may need a snapshot in the present round."""
+        self._failed = False
+        """Whether a snapshot of the present round could not be made: the log is kept then."""
         self._deadline: float | None = None
+        self._decided: dict[int, tuple[CoordinatorRecord, ShareKey, ShareSnapshot | ShareUpdate]]
+        """Records of the last result with what they have, by the id of the record: so `replay`
+        need not decode thousands of batches."""
+        self._decided = {}
 
     # -- the contract ------------------------------------------------------------------------------
 
     def handle(self, ticket: Ticket, op: Any, now: Moment) -> CoordinatorResult:
+        self._decided.clear()
         match op:
             case InitializeState():
                 return self._initialize(ticket, op, now)
@@ -149,23 +165,26 @@ class ShareShard:
         raise AssertionError(op)
 
     def replay(self, record: CoordinatorRecord, producer: Producer = NO_PRODUCER) -> None:
-        key, value = decode(record)
-        size = len(record.key) + len(record.value or b"")
-        self._written_bytes += size
+        decided = self._decided.pop(id(record), None)
+        assert decided is None or decided[0] is record, "the ids of these records are in use"
+        key, value = decode(record) if decided is None else decided[1:]
+        self._written_bytes += len(record.key) + len(record.value or b"")
         current = self._states.get(key)
         if current is not None:
             self._bytes -= _size_of(key, current)
         if value is None:
             self._states.pop(key, None)
             return
+        start_offset = max(NO_OFFSET, value.start_offset)
+        count = min(max(UNKNOWN_COUNT, value.delivery_complete_count), _COUNT_MAX)
         if isinstance(value, ShareSnapshot):
             current = self._states[key] = ShareState(
                 value.snapshot_epoch,
                 value.state_epoch,
                 value.leader_epoch,
-                value.start_offset,
-                RecordStates(max(0, value.start_offset)),
-                value.delivery_complete_count,
+                start_offset,
+                StoredStates(max(0, start_offset)),
+                count,
                 value.create_timestamp,
                 round=self._round,
             )
@@ -176,16 +195,7 @@ class ShareShard:
             return
         else:
             current.updates += 1
-            current.leader_epoch = value.leader_epoch
-            current.delivery_complete_count = value.delivery_complete_count
-            if value.start_offset != NO_OFFSET:
-                if current.start_offset == NO_OFFSET:
-                    current.states = RecordStates(value.start_offset)
-                current.states.remove_before(value.start_offset)
-        for batch in value.state_batches:
-            current.states.store(batch)
-        if current.start_offset != NO_OFFSET or value.start_offset != NO_OFFSET:
-            current.advance()
+        _change(current, value.leader_epoch, start_offset, count, value.state_batches)
         self._bytes += _size_of(key, current)
 
     def replay_end(self, producer: Producer, committed: bool) -> None:
@@ -213,6 +223,7 @@ class ShareShard:
 
     def on_deadline(self, now: Moment) -> CoordinatorResult:
         """One portion of a round, or the check whether one begins."""
+        self._decided.clear()
         self._deadline = None
         if not self._unfinished:
             if not self._round_is_due():
@@ -220,24 +231,33 @@ class ShareShard:
             self._round += 1
             self._written_bytes = 0
             self._unfinished = list(self._states)
+            self._failed = False
             self._deadline = now.seconds + _PAUSE_SECONDS
             # without records: the log before this effect is what the round replaces
             return CoordinatorResult(effects=(PruneLog(self._round, begins=True),))
         effects: list[Hashable] = []
         records: list[CoordinatorRecord] = []
-        while self._unfinished and len(records) < _PORTION_RECORDS:
+        size = 0
+        while self._unfinished and len(records) < _PORTION_RECORDS and size < _PORTION_BYTES:
             key = self._unfinished.pop()
             current = self._states.get(key)
             if current is not None and current.round != self._round:
-                records.append(encode(key, current.snapshot(now.wall_ms)))
+                record = self._snapshot(key, current, now)
+                if record is None:
+                    current.round = self._round
+                    self._failed = True
+                    continue
+                records.append(record)
+                size += len(record.value or b"")
+        pause = _PAUSE_SECONDS
         if not self._unfinished:
             missing = [key for key, one in self._states.items() if one.round != self._round]
-            written = len(records)
-            if len(missing) == written:  # all others have their snapshot
-                effects.append(PruneLog(self._round, begins=False))
-            else:  # an append was refused
+            if len(missing) > len(records):  # an append was refused
                 self._unfinished = missing
-        self._deadline = now.seconds + _PAUSE_SECONDS if self._unfinished else None
+                pause = _PAUSE_AFTER_ERROR_SECONDS
+            elif not self._failed:  # all others have their snapshot
+                effects.append(PruneLog(self._round, begins=False))
+        self._deadline = now.seconds + pause if self._unfinished else None
         return CoordinatorResult(records=records, effects=effects)
 
     def abandoned(self, tickets: Collection[Ticket]) -> None:
@@ -247,8 +267,7 @@ class ShareShard:
 
     def _initialize(self, ticket: Ticket, op: InitializeState, now: Moment) -> CoordinatorResult:
         self._check_partition(op.key)
-        if op.start_offset < NO_OFFSET:
-            raise MqError(ErrorCode.INVALID_REQUEST, f"Invalid start offset {op.start_offset}.")
+        _check_start_offset(op.start_offset)
         current = self._states.get(op.key)
         if current is not None and op.state_epoch < current.state_epoch:
             raise MqError(ErrorCode.FENCED_STATE_EPOCH)
@@ -270,7 +289,7 @@ class ShareShard:
             now.wall_ms,
             (),
         )
-        return CoordinatorResult((encode(op.key, snapshot),), ((ticket, {}),))
+        return CoordinatorResult((self._record(op.key, snapshot),), ((ticket, {}),))
 
     def _read(self, ticket: Ticket, op: ReadState) -> CoordinatorResult:
         current = self._initialized(op.key, "Read")
@@ -279,7 +298,7 @@ class ShareShard:
         response = {
             "state_epoch": current.state_epoch,
             "start_offset": current.start_offset,
-            "batches": current.states.batches(),
+            "batches": tuple(current.states.batches),
         }
         if op.leader_epoch == current.leader_epoch:
             return _response_only(ticket, response)
@@ -287,7 +306,7 @@ class ShareShard:
         fencing = ShareUpdate(
             current.snapshot_epoch, op.leader_epoch, NO_OFFSET, current.delivery_complete_count, ()
         )
-        return CoordinatorResult((encode(op.key, fencing),), ((ticket, response),))
+        return CoordinatorResult((self._record(op.key, fencing),), ((ticket, response),))
 
     def _summary(self, ticket: Ticket, op: ReadSummary) -> CoordinatorResult:
         current = self._states.get(op.key)
@@ -309,29 +328,49 @@ class ShareShard:
 
     def _write(self, ticket: Ticket, op: WriteState, now: Moment) -> CoordinatorResult:
         current = self._initialized(op.key, "Write")
-        if op.start_offset < NO_OFFSET or not all(map(_is_valid, op.batches)):
-            raise MqError(ErrorCode.INVALID_REQUEST, "An offset, state or count is invalid.")
+        _check_start_offset(op.start_offset)
+        batches = _checked(op.batches)
         if op.leader_epoch != NO_EPOCH and op.leader_epoch < current.leader_epoch:
             raise MqError(ErrorCode.FENCED_LEADER_EPOCH)
         if op.state_epoch != NO_EPOCH and op.state_epoch < current.state_epoch:
             raise MqError(ErrorCode.FENCED_STATE_EPOCH)
-        self.account.make_room(
-            RANGE_BYTES * len(op.batches), f"share group {op.key.group_id}", now.seconds
-        )
         update = ShareUpdate(
             current.snapshot_epoch,
             max(current.leader_epoch, op.leader_epoch),
             op.start_offset,
-            op.delivery_complete_count,
-            op.batches,
+            min(max(UNKNOWN_COUNT, op.delivery_complete_count), _COUNT_MAX),
+            batches,
         )
+        self._check_room(op.key, current, update, now)
+        record = None
         most: int = self._options.node("share.coordinator.snapshot.update.records.per.snapshot")
-        value: ShareUpdate | ShareSnapshot = update
         if current.updates + 1 >= most:
-            value = self._after(current, update).snapshot(now.wall_ms)
+            record = self._snapshot(op.key, _after(current, update), now)
+        if record is None:
+            record = self._record(op.key, update)
         if self._deadline is None and self._round_is_due():
             self._deadline = now.seconds
-        return CoordinatorResult((encode(op.key, value),), ((ticket, {}),))
+        return CoordinatorResult((record,), ((ticket, {}),))
+
+    def _check_room(
+        self, key: ShareKey, current: ShareState, update: ShareUpdate, now: Moment
+    ) -> None:
+        """Raises MqError: INVALID_REQUEST, COORDINATOR_NOT_AVAILABLE. A state that becomes no
+        larger always has room."""
+        before = len(current.states)
+        # a batch may split another one
+        if before + 2 * len(update.state_batches) > SHARE_STATE_RANGES_MAX:
+            after = len(_after(current, update).states)
+            if after > max(before, SHARE_STATE_RANGES_MAX):
+                raise MqError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"The state of the share partition would have {after} batches, more than "
+                    f"{SHARE_STATE_RANGES_MAX}.",
+                )
+            growth = after - before
+        else:
+            growth = 2 * len(update.state_batches)
+        self.account.make_room(RANGE_BYTES * growth, f"share group {key.group_id}", now.seconds)
 
     def _delete(self, ticket: Ticket, op: DeleteState) -> CoordinatorResult:
         if op.key not in self._states:
@@ -356,42 +395,81 @@ class ShareShard:
             )
         return current
 
-    def _after(self, current: ShareState, update: ShareUpdate) -> ShareState:
-        """A copy of the state after an update."""
-        # The leader may not know yet that earlier records are done, and have moved the start (I62).
-        start = max(current.start_offset, update.start_offset)
-        states = RecordStates(max(0, start))
-        for batch in (*current.states.batches(), *update.state_batches):
-            states.store(batch)
-        after = ShareState(
-            current.snapshot_epoch,
-            current.state_epoch,
-            update.leader_epoch,
-            start,
-            states,
-            update.delivery_complete_count,
-            current.create_timestamp,
-        )
-        if start != NO_OFFSET:
-            after.advance()
-        return after
+    def _record(self, key: ShareKey, value: ShareSnapshot | ShareUpdate) -> CoordinatorRecord:
+        record = encode(key, value)
+        self._decided[id(record)] = record, key, value
+        return record
+
+    def _snapshot(self, key: ShareKey, state: ShareState, now: Moment) -> CoordinatorRecord | None:
+        """The record with the whole state. None after a bug: others go on, and the records of this
+        state stay in the log."""
+        try:
+            return self._record(key, state.snapshot(now.wall_ms))
+        except Exception:
+            logger.exception(
+                "bug: cannot write the state of a share partition, its records stay in the log "
+                "partition=%s group=%s topic_id=%s share_partition=%d",
+                self.account.name,
+                *key,
+            )
+            return None
 
     def _round_is_due(self) -> bool:
         return self._written_bytes > max(_ROUND_BYTES_MIN, _ROUND_GROWTH * self._bytes)
 
 
-def _is_valid(batch: Batch) -> bool:
-    """Whether a leader may write this batch."""
-    return (
-        0 <= batch.first_offset <= batch.last_offset
-        and batch.state not in (RecordState.ACQUIRED, RecordState.DELAYED)
-        and batch.delivery_count >= 0
-        and (batch.time_ms == 0 or _may_have_time(batch))
+def _change(
+    state: ShareState,
+    leader_epoch: int,
+    start_offset: Offset,
+    delivery_complete_count: int,
+    batches: Sequence[Batch],
+) -> None:
+    """Carry out a record. A start offset of -1 is as before. The leader may not know yet that
+    earlier records are done, and have moved the start: it never goes back (I62)."""
+    state.leader_epoch = leader_epoch
+    state.delivery_complete_count = delivery_complete_count
+    if start_offset != NO_OFFSET:
+        if state.start_offset == NO_OFFSET:
+            state.states = StoredStates(start_offset)
+        state.states.remove_before(start_offset)
+    state.states.store(batches)
+    if state.start_offset != NO_OFFSET or start_offset != NO_OFFSET:
+        state.advance()
+
+
+def _after(current: ShareState, update: ShareUpdate) -> ShareState:
+    """A copy of the state after an update."""
+    after = replace(current, states=current.states.copy())
+    _change(
+        after,
+        update.leader_epoch,
+        update.start_offset,
+        update.delivery_complete_count,
+        update.state_batches,
     )
+    return after
 
 
-def _may_have_time(batch: Batch) -> bool:
-    return batch.time_ms > 0 and batch.state in (RecordState.AVAILABLE, RecordState.ARCHIVING)
+def _check_start_offset(offset: Offset) -> None:
+    if not NO_OFFSET <= offset <= SHARE_OFFSET_MAX:
+        raise MqError(ErrorCode.INVALID_REQUEST, f"Invalid start offset {offset}.")
+
+
+def _checked(batches: Sequence[Batch]) -> tuple[Batch, ...]:
+    """The batches of a request in order. Raises MqError INVALID_REQUEST."""
+    if len(batches) > SHARE_STATE_RANGES_MAX:
+        raise MqError(
+            ErrorCode.INVALID_REQUEST,
+            f"A request changes at most {SHARE_STATE_RANGES_MAX} batches of a share partition.",
+        )
+    if not all(map(is_valid, batches)):
+        raise MqError(ErrorCode.INVALID_REQUEST, "An offset, state or count of a batch is invalid.")
+    # a leader joins the changes of several members
+    ordered = sorted(batches)
+    if not are_in_order(ordered):
+        raise MqError(ErrorCode.INVALID_REQUEST, "Batches overlap.")
+    return tuple(ordered)
 
 
 def _size_of(key: ShareKey, state: ShareState) -> int:

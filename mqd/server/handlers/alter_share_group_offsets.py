@@ -1,7 +1,7 @@
 """AlterShareGroupOffsets (key 91), version 0: sets start offsets of an empty share group (KIP-932).
 Served by the coordinator of the group. A group that does not exist is created.
 
-Negative offsets are refused. Apache Kafka 4.3 stores them.
+Negative offsets are refused, and 2^63-1. Apache Kafka 4.3 stores them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from mqd.errors import ErrorCode, MqError
+from mqd.limits import SHARE_OFFSET_MAX
 from mqd.security.acls import Operation, ResourceType
 from mqd.server.authorization import refusal, require, split
 from mqd.server.context import Context
@@ -46,22 +47,24 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
                 error = refusal(ResourceType.TOPIC)
             elif found is None or not 0 <= one.partition_index < len(found.partitions):
                 error = no_such_partition()
-            elif one.start_offset < 0:
+            elif not 0 <= one.start_offset <= SHARE_OFFSET_MAX:
                 error = MqError(
                     ErrorCode.INVALID_REQUEST, f"Invalid start offset {one.start_offset}."
                 )
             else:
                 offsets[Place(topic_id, one.partition_index)] = one.start_offset
             partitions.append((one.partition_index, error))
-        await pace.row(1 + len(topic.partitions))
+            await pace.row()
+        await pace.row()
     errors = await set_offsets(context, request.group_id, offsets)
     responses = []
     for name, (topic_id, partitions) in rows.items():
-        found_rows = [
-            _row(index, error or errors.get(Place(topic_id, index))) for index, error in partitions
-        ]
+        found_rows = []
+        for index, error in partitions:
+            found_rows.append(_row(index, error or errors.get(Place(topic_id, index))))
+            await pace.row()
         responses.append({"topic_name": name, "topic_id": topic_id, "partitions": found_rows})
-        await pace.row(1 + len(partitions))
+        await pace.row()
     return {"error_code": ErrorCode.NONE, "responses": responses}
 
 

@@ -12,7 +12,7 @@ from mqd.coordinator.share.records import batches_of
 from mqd.security.acls import Operation
 from mqd.server.authorization import require_cluster
 from mqd.server.context import Context
-from mqd.server.share_state import failed_results, results_of
+from mqd.server.share_state_requests import failed_results, results_of
 
 failed = failed_results
 
@@ -20,7 +20,7 @@ failed = failed_results
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     require_cluster(context, Operation.CLUSTER_ACTION)
     return await results_of(
-        context.node.shares,
+        context,
         request,
         lambda key, row: WriteState(
             key,

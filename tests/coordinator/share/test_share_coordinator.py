@@ -42,8 +42,12 @@ class Coordinator:
         topic_id = self.topics.topic_id("orders")
         assert topic_id is not None
         self.key = ShareKey("g", topic_id, 0)
-        chosen = Options(**options)
-        self.harness = Harness(lambda: ShareShard(self.topics, chosen, 0))
+        self.options = Options(**options)
+        self.harness = Harness(self.shard)
+
+    def shard(self) -> ShareShard:
+        """An empty one."""
+        return ShareShard(self.topics, self.options, 0)
 
     def __call__(self, op: Any) -> Any:
         return self.harness.answer(self.harness.operate(op))
