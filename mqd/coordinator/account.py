@@ -13,7 +13,7 @@ rejected, and not more often than every `_COUNT_SECONDS`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from mqd.errors import ErrorCode, MqError
@@ -31,6 +31,16 @@ TEXT_BYTES: Final = 64
 def text_bytes(text: str) -> int:
     """Characters of a text in memory: Python takes up to four bytes for each."""
     return len(text) if text.isascii() else 4 * len(text)
+
+
+def texts_bytes(texts: Iterable[str | None]) -> int:
+    """Characters of several texts in memory."""
+    return sum(text_bytes(text or "") for text in texts)
+
+
+def names_bytes(names: Collection[str]) -> int:
+    """Texts in a list of names, with their characters."""
+    return TEXT_BYTES * len(names) + sum(map(text_bytes, names))
 
 
 class Account:

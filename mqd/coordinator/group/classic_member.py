@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from mqd.coordinator.account import text_bytes
+from mqd.coordinator.account import text_bytes, texts_bytes
 from mqd.coordinator.group.records import ClassicMember
 from mqd.coordinator.shard import Ticket
 from mqd.limits import GROUP_MEMBER_BYTES
@@ -90,8 +90,7 @@ class ClassicGroupMember:
 
 def member_size(texts: Iterable[str | None], protocols: Protocols = ()) -> int:
     """Bytes in memory of a member with these ids and names."""
-    texts_bytes = sum(text_bytes(text or "") for text in texts)
-    return GROUP_MEMBER_BYTES + texts_bytes + protocols_size(protocols)
+    return GROUP_MEMBER_BYTES + texts_bytes(texts) + protocols_size(protocols)
 
 
 def protocols_size(protocols: Protocols) -> int:

@@ -18,14 +18,12 @@ from enum import IntEnum
 from typing import Any, Final
 from uuid import UUID
 
-from mqd.coordinator.account import text_bytes
+from mqd.coordinator.account import names_bytes, text_bytes, texts_bytes
 from mqd.coordinator.group import records
 from mqd.coordinator.group.assignment import Partitions
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import GROUP_MEMBER_BYTES
 
-_NAME_BYTES: Final = 64
-"""Memory of one topic name, without its characters."""
 JOINING: Final = 0
 LEAVING: Final = -1
 LEAVING_FOR_NOW: Final = -2
@@ -94,9 +92,8 @@ class ConsumerGroupMember:
         protocols = () if self.classic is None else self.classic.supported_protocols
         return (
             GROUP_MEMBER_BYTES
-            + sum(map(text_bytes, self._texts()))
-            + sum(map(text_bytes, self.topic_names))
-            + _NAME_BYTES * len(self.topic_names)
+            + texts_bytes(self._texts())
+            + names_bytes(self.topic_names)
             + text_bytes(self.topic_regex)
             + sum(
                 GROUP_MEMBER_BYTES + text_bytes(one.name) + len(one.metadata) for one in protocols

@@ -9,7 +9,7 @@ from typing import Final
 
 from mqd.coordinator.group.consumer_member import ConsumerGroupMember
 from mqd.coordinator.group.records import RegularExpression
-from mqd.coordinator.group.subscriptions import Resolution
+from mqd.coordinator.group.subscriptions import Resolution, count_names, subscribed_names
 
 MATCHED_TOPIC_BYTES: Final = 256
 """Memory of a topic that an expression matches, without its name."""
@@ -59,10 +59,14 @@ class GroupSubscriptions:
     ) -> None:
         """A member changes, joins or leaves."""
         if old is None or new is None or not old.has_same_subscription(new):
-            _count(self.names, () if old is None else old.topic_names, -1)
-            _count(self.names, () if new is None else new.topic_names, 1)
-        _count(self.regexes, (old.topic_regex,) if old is not None and old.topic_regex else (), -1)
-        _count(self.regexes, (new.topic_regex,) if new is not None and new.topic_regex else (), 1)
+            count_names(self.names, () if old is None else old.topic_names, -1)
+            count_names(self.names, () if new is None else new.topic_names, 1)
+        count_names(
+            self.regexes, (old.topic_regex,) if old is not None and old.topic_regex else (), -1
+        )
+        count_names(
+            self.regexes, (new.topic_regex,) if new is not None and new.topic_regex else (), 1
+        )
 
     def resolved(self) -> dict[str, frozenset[str]]:
         """The topics of each resolved expression."""
@@ -77,22 +81,7 @@ class GroupSubscriptions:
         """The `known` topics that a member subscribes to by name, as if some members had left and
         one had joined. Members may name many other topics.
         """
-        added = frozenset(() if joining is None else joining.topic_names)
-        removed = Counter(
-            name for member in leaving for name in member.topic_names if name in known
-        )
-        names = self.names
-        if len(known) > len(names):
-            return {
-                name
-                for name in names.keys() | added
-                if name in known and (name in added or names[name] > removed[name])
-            }
-        return {
-            name
-            for name in known
-            if name in added or (name in names and names[name] > removed[name])
-        }
+        return subscribed_names(self.names, known, leaving, joining)
 
     def includes(self, topic: str) -> bool:
         return topic in self.names or topic in self._matched
@@ -104,17 +93,3 @@ class GroupSubscriptions:
             MATCHED_TOPIC_BYTES * len(one.topics) + sum(map(len, one.topics))
             for one in self.expressions.values()
         )
-
-
-def _count(counter: Counter[str], names: Iterable[str], by: int) -> None:
-    """Add 1 or -1 for each name. A name with the count 0 is not kept."""
-    if by == 1:
-        counter.update(names)
-        return
-    pop = counter.pop  # `Counter.__delitem__` takes as long as all else here
-    for name in names:
-        count = counter[name]
-        if count > 1:
-            counter[name] = count - 1
-        else:
-            pop(name)

@@ -3,13 +3,13 @@ node coordinates."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from mqd.coordinator.group.consumer_member import JOINING, LEAVING, LEAVING_FOR_NOW
 from mqd.coordinator.shard import Call, GroupOptions
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import SUBSCRIBED_NAMES_MAX
+from mqd.limits import SUBSCRIBED_NAMES_MAX, TOPIC_NAME_CHARS_MAX
 
 _PROTOCOL_NAMED_FROM: Final = 5
 """Version of SyncGroup from which a member names its protocol."""
@@ -94,6 +94,39 @@ def _check_consumer_heartbeat(call: Call, options: GroupOptions) -> None:
         )
 
 
+def check_names(names: Collection[str] | None) -> None:
+    """The names of a share group's member. Raises MqError INVALID_REQUEST if they are too many, or
+    too long for a topic."""
+    if names is None:
+        return
+    if len(names) > SUBSCRIBED_NAMES_MAX:
+        raise MqError(
+            ErrorCode.INVALID_REQUEST,
+            f"A member subscribes to at most {SUBSCRIBED_NAMES_MAX} topics by their names.",
+        )
+    if any(len(name) > TOPIC_NAME_CHARS_MAX for name in names):
+        raise MqError(
+            ErrorCode.INVALID_REQUEST,
+            f"The name of a topic has at most {TOPIC_NAME_CHARS_MAX} characters.",
+        )
+
+
+def _check_share_heartbeat(call: Call, _: GroupOptions) -> None:
+    request = call.request
+    if not request.member_id.strip():
+        raise MqError(ErrorCode.INVALID_REQUEST, "MemberId can't be empty.")
+    for value, name in ((request.group_id, "GroupId"), (request.rack_id, "RackId")):
+        if value is not None and not value.strip():
+            raise MqError(ErrorCode.INVALID_REQUEST, f"{name} can't be empty.")
+    if request.member_epoch == JOINING and not request.subscribed_topic_names:
+        raise MqError(
+            ErrorCode.INVALID_REQUEST, "SubscribedTopicNames must be set in first request."
+        )
+    if request.member_epoch < LEAVING:
+        raise MqError(ErrorCode.INVALID_REQUEST, "MemberEpoch is invalid.")
+    check_names(request.subscribed_topic_names)
+
+
 _CHECKS: Final[Mapping[str, Callable[[Call, GroupOptions], None]]] = {
     "JoinGroup": _check_join,
     "SyncGroup": _check_sync,
@@ -102,4 +135,5 @@ _CHECKS: Final[Mapping[str, Callable[[Call, GroupOptions], None]]] = {
     "OffsetDelete": _check_id,
     "TxnOffsetCommit": _check_id,
     "ConsumerGroupHeartbeat": _check_consumer_heartbeat,
+    "ShareGroupHeartbeat": _check_share_heartbeat,
 }

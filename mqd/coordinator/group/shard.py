@@ -35,6 +35,7 @@ from mqd.coordinator.group.record_codec import decode
 from mqd.coordinator.group.requests import check
 from mqd.coordinator.group.share import ShareGroups
 from mqd.coordinator.group.share_partitions import SharePartitionsOfGroups
+from mqd.coordinator.group.share_targets import ASSIGN
 from mqd.coordinator.group.state import Group, State, group_bytes
 from mqd.coordinator.shard import (
     NO_PRODUCER,
@@ -49,7 +50,7 @@ from mqd.coordinator.shard import (
 )
 from mqd.types import GROUPS_TOPIC
 
-_LONG: Final = SLICES | {ENDED}
+_LONG: Final = SLICES | {ENDED, ASSIGN}
 """Timers whose handlers take a portion of long work: one in each call of the shard."""
 _EXPIRIES_MAX = 100
 """Timers that may expire in one `on_deadline`."""
@@ -81,6 +82,7 @@ class GroupShard:
         self._timers: dict[str, Expire] = {}
         self.classic = Classic(self.state)
         self.consumer = ConsumerGroups(self.state, self.classic.rebalance)
+        self.share = ShareGroups(self.state)
         self.offsets = Offsets(self.state, self.classic)
         self._offset_fetches = OffsetFetches(self.state, self.offsets.store)
         self.offset_deletion = OffsetDeletion(self.state, self.offsets.store)
@@ -88,7 +90,7 @@ class GroupShard:
             self.classic,
             self.consumer,
             ClassicCalls(self.state, self.classic, self.consumer),
-            ShareGroups(self.state),
+            self.share,
             SharePartitionsOfGroups(self.state),
             Listing(self.state, self.offset_deletion),
             AcknowledgedOffsets(self.state, self.offsets.store),
@@ -124,7 +126,7 @@ class GroupShard:
 
     def _count_bytes(self) -> int:
         groups = sum(group.memory + group.assigned_memory for group in self.groups)
-        return groups + self.consumer.computation_bytes
+        return groups + self.consumer.computation_bytes + self.share.computation_bytes
 
     @property
     def groups(self) -> Collection[Group]:

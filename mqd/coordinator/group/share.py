@@ -12,25 +12,24 @@ before that, the next heartbeat returns them again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
 
 from mqd.coordinator.group import share_records as records
-from mqd.coordinator.group.assignment import Assignment
 from mqd.coordinator.group.part import Draft, Expire, Handler, Part, Replay
-from mqd.coordinator.group.share_assignor import Place, assign
 from mqd.coordinator.group.share_group import (
     ASSIGNED_PARTITION_BYTES,
     JOINING,
     LEAVING,
     ShareGroup,
     ShareGroupMember,
-    rows_of,
     share_group,
 )
-from mqd.coordinator.group.subscriptions import topics_hash
+from mqd.coordinator.group.share_targets import ASSIGN, ShareTargets
+from mqd.coordinator.group.state import State
+from mqd.coordinator.group.subscriptions import subscribed_names, topics_hash
 from mqd.coordinator.group.timers import TimerKey
 from mqd.coordinator.shard import NOTHING, Call, CoordinatorResult, Moment, Producer, Ticket
 from mqd.errors import ErrorCode, MqError
@@ -55,6 +54,10 @@ _RECORDS = (
 class ShareGroups(Part):
     """The part of a group shard for share groups."""
 
+    def __init__(self, state: State) -> None:
+        super().__init__(state)
+        self.targets = ShareTargets(state)
+
     def handlers(self) -> Mapping[str, Handler]:
         return {
             "ShareGroupHeartbeat": self._heartbeat,
@@ -65,7 +68,7 @@ class ShareGroups(Part):
         return dict.fromkeys(_RECORDS, self._replay)
 
     def timers(self) -> Mapping[str, Expire]:
-        return {SESSION: self._member_expired}
+        return {SESSION: self._member_expired, ASSIGN: self._continue_target}
 
     def _replay(self, key: Any, value: Any, producer: Producer) -> None:
         group = self.state.get(key.group_id)
@@ -174,10 +177,22 @@ class ShareGroups(Part):
                 records.ShareMemberMetadataKey(group.group_id, updated.member_id),
                 updated.metadata(),
             )
+            size = len(draft.records[-1].value or b"")
+            if size > self.state.record_bytes_max():
+                raise MqError(
+                    ErrorCode.UNKNOWN_SERVER_ERROR,
+                    f"The metadata of the member takes {size} bytes, more than "
+                    f"{self.state.record_bytes_max()} (message.max.bytes).",
+                )
         changed = present is None or updated.topic_names != present.topic_names
         if not changed and group.checked_version == self.state.topics.version:
             return group.epoch
-        names = {*group.names, *updated.topic_names}
+        names = subscribed_names(
+            group.names,
+            self.state.topics.names(),
+            [] if present is None else [present],
+            updated,
+        )
         metadata_hash = topics_hash(self.state.topics, names)
         if not changed and metadata_hash == group.metadata_hash:
             group.checked_version = self.state.topics.version
@@ -200,16 +215,7 @@ class ShareGroups(Part):
         self, group: ShareGroup, member: ShareGroupMember, epoch: int, draft: Draft, now: Moment
     ) -> ShareGroupMember:
         """The member with its part of the target, which is computed if it is due."""
-        targets: Mapping[str, Assignment] = group.targets
-        target_epoch = group.assignment_epoch
-        if epoch > target_epoch and self._may_have_target(group, now):
-            targets = self._new_target(group, member, draft)
-            target_epoch = epoch
-            draft.write(
-                records.ShareTargetAssignmentMetadataKey(group.group_id),
-                records.ShareTargetAssignmentMetadata(epoch, now.wall_ms),
-            )
-        target = targets.get(member.member_id, {})
+        target_epoch, target = self.targets.target_for(group, member, epoch, draft, now)
         if member.epoch == target_epoch and member.assigned == target:
             return member
         after = replace(member, epoch=target_epoch, previous_epoch=member.epoch, assigned=target)
@@ -217,37 +223,6 @@ class ShareGroups(Part):
             records.ShareCurrentAssignmentKey(group.group_id, member.member_id), after.assignment()
         )
         return after
-
-    def _may_have_target(self, group: ShareGroup, now: Moment) -> bool:
-        interval_ms = self.state.options.group(group.group_id, "share.assignment.interval.ms")
-        return not (group.assignment_ms and 0 <= now.wall_ms - group.assignment_ms < interval_ms)
-
-    def _new_target(
-        self, group: ShareGroup, member: ShareGroupMember, draft: Draft
-    ) -> dict[str, Assignment]:
-        members = {**group.members, member.member_id: member}
-        places = {
-            names: self._places(group, names)
-            for names in {one.topic_names for one in members.values()}
-        }
-        subscribed = {one: places[found.topic_names] for one, found in members.items()}
-        targets = assign(subscribed, group.targets)
-        for member_id, target in targets.items():
-            if group.targets.get(member_id) != target:
-                draft.write(
-                    records.ShareTargetAssignmentMemberKey(group.group_id, member_id),
-                    records.ShareTargetAssignmentMember(rows_of(target)),
-                )
-        return targets
-
-    def _places(self, group: ShareGroup, names: Iterable[str]) -> list[Place]:
-        """The initialized partitions of these topics."""
-        found: list[Place] = []
-        for name in names:
-            topic_id = self.state.topics.topic_id(name)
-            if topic_id is not None:
-                found.extend((topic_id, one) for one in sorted(group.initialized.get(topic_id, ())))
-        return found
 
     def _uninitialized(
         self, group: ShareGroup, member: ShareGroupMember
@@ -259,12 +234,20 @@ class ShareGroups(Part):
             if topic_id is None:
                 continue
             present = group.initialized.get(topic_id, frozenset())
-            missing = [
-                one for one in range(self.state.topics.partitions(name)) if one not in present
-            ]
-            if missing:
-                found[topic_id] = tuple(missing)
+            partitions = self.state.topics.partitions(name)
+            if len(present) < partitions:
+                found[topic_id] = tuple(one for one in range(partitions) if one not in present)
         return found
+
+    def _continue_target(self, key: TimerKey, now: Moment) -> CoordinatorResult:
+        draft = Draft()
+        self.targets.queue.advance(draft, now)
+        return draft.result()
+
+    @property
+    def computation_bytes(self) -> int:
+        """Memory of the computation of a target."""
+        return self.targets.queue.bytes
 
     # -- members that leave ------------------------------------------------------------------------
 
@@ -295,7 +278,7 @@ class ShareGroups(Part):
         draft.delete(records.ShareCurrentAssignmentKey(group_id, member_id))
         draft.delete(records.ShareTargetAssignmentMemberKey(group_id, member_id))
         draft.delete(records.ShareMemberMetadataKey(group_id, member_id))
-        names = {name for name in group.names if group.names[name] > (name in member.topic_names)}
+        names = subscribed_names(group.names, self.state.topics.names(), [member])
         draft.write(
             records.ShareGroupMetadataKey(group_id),
             records.ShareGroupMetadata(group.epoch + 1, topics_hash(self.state.topics, names)),

@@ -15,19 +15,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 from uuid import UUID
 
-from mqd.coordinator.account import text_bytes
+from mqd.coordinator.account import names_bytes, texts_bytes
 from mqd.coordinator.group import share_records as records
 from mqd.coordinator.group.assignment import Assignment
 from mqd.coordinator.group.record_codec import tombstone
 from mqd.coordinator.group.records import TopicPartitions
 from mqd.coordinator.group.state import CheckPartition, State, Subscribed
+from mqd.coordinator.group.subscriptions import count_names
 from mqd.coordinator.shard import CoordinatorRecord
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import GROUP_MEMBER_BYTES
 
 ASSIGNED_PARTITION_BYTES: Final = 300
 """Memory of an assigned partition: in the target and in its member."""
-_NAME_BYTES: Final = 64
 JOINING: Final = 0
 LEAVING: Final = -1
 
@@ -49,12 +49,18 @@ class ShareGroupMember:
 
     @property
     def size(self) -> int:
-        """Bytes in memory, without its partitions."""
+        """Bytes in memory, without its partitions. The key of its target assignment is another
+        member id."""
+        texts = self.member_id, self.member_id, self.rack_id, self.client_id, self.client_host
+        return GROUP_MEMBER_BYTES + texts_bytes(texts) + names_bytes(self.topic_names)
+
+    def metadata_is(self, other: ShareGroupMember) -> bool:
+        """Whether `other` is a copy with the very same texts: a comparison could be slow."""
         return (
-            GROUP_MEMBER_BYTES
-            + text_bytes(self.member_id)
-            + sum(map(len, self.topic_names))
-            + _NAME_BYTES * len(self.topic_names)
+            self.topic_names is other.topic_names
+            and self.rack_id is other.rack_id
+            and self.client_id is other.client_id
+            and self.client_host is other.client_host
         )
 
     def metadata(self) -> records.ShareMemberMetadata:
@@ -155,17 +161,15 @@ class ShareGroup:
         self._put(old, new)
 
     def _put(self, old: ShareGroupMember | None, new: ShareGroupMember | None) -> None:
-        self._size += (0 if new is None else new.size) - (0 if old is None else old.size)
-        if old is not None:
-            self.names.subtract(old.topic_names)
         if new is not None:
-            self.names.update(new.topic_names)
             self.members[new.member_id] = new
         elif old is not None:
             del self.members[old.member_id]
-        for name in () if old is None else old.topic_names:
-            if not self.names[name]:
-                del self.names[name]
+        if old is not None and new is not None and old.metadata_is(new):
+            return
+        self._size += (0 if new is None else new.size) - (0 if old is None else old.size)
+        count_names(self.names, () if old is None else old.topic_names, -1)
+        count_names(self.names, () if new is None else new.topic_names, 1)
 
     def member(self, member_id: str) -> ShareGroupMember:
         """Raises MqError UNKNOWN_MEMBER_ID."""

@@ -7,9 +7,10 @@ expression blocks the node (I41).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 from mqd.coordinator.expressions import compilation_steps, compiled, matching_steps
@@ -100,3 +101,44 @@ def subscribed_topics(
 ) -> frozenset[str]:
     """The topics of a member's subscription. An unresolved expression matches none."""
     return frozenset(names) | (resolved.get(expression, frozenset()) if expression else frozenset())
+
+
+class _Named(Protocol):
+    @property
+    def topic_names(self) -> tuple[str, ...]: ...
+
+
+def subscribed_names(
+    names: Counter[str],
+    known: Collection[str],
+    leaving: Iterable[_Named] = (),
+    joining: _Named | None = None,
+) -> set[str]:
+    """The `known` topics that a member subscribes to by name, as if some members had left and
+    one had joined. `names`: how many members name a topic; they may name many other topics.
+    """
+    added = frozenset(() if joining is None else joining.topic_names)
+    removed = Counter(name for member in leaving for name in member.topic_names if name in known)
+    if len(known) > len(names):
+        return {
+            name
+            for name in names.keys() | added
+            if name in known and (name in added or names[name] > removed[name])
+        }
+    return {
+        name for name in known if name in added or (name in names and names[name] > removed[name])
+    }
+
+
+def count_names(counter: Counter[str], names: Iterable[str], by: int) -> None:
+    """Add 1 or -1 for each name. A name with the count 0 is not kept."""
+    if by == 1:
+        counter.update(names)
+        return
+    pop = counter.pop  # `Counter.__delitem__` takes as long as all else here
+    for name in names:
+        count = counter[name]
+        if count > 1:
+            counter[name] = count - 1
+        else:
+            pop(name)

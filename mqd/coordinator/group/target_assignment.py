@@ -8,6 +8,7 @@ and the group has its last target until then.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 from uuid import UUID
 
 from mqd.coordinator.group import records
@@ -20,7 +21,7 @@ from mqd.coordinator.group.part import Draft
 from mqd.coordinator.group.state import State
 from mqd.coordinator.group.subscriptions import subscribed_topics
 from mqd.coordinator.group.target_computation import TargetComputation
-from mqd.coordinator.group.target_queue import TargetQueue
+from mqd.coordinator.group.target_queue import TargetKind, TargetQueue
 from mqd.coordinator.group.target_records import record_steps, target_record
 from mqd.coordinator.shard import Moment
 from mqd.limits import ASSIGNMENT_STEPS_PER_PORTION, ASSIGNMENT_STEPS_PER_SLICE
@@ -31,7 +32,7 @@ class TargetAssignments:
 
     def __init__(self, state: State, timers: ConsumerTimers) -> None:
         self.state = state
-        self.queue = TargetQueue(state, timers, self._computation_of)
+        self.queue = TargetQueue(state, _KIND, timers, self._computation_of)
         self._timers = timers
 
     def assignors(self) -> Sequence[str]:
@@ -133,3 +134,22 @@ class TargetAssignments:
             for name in names
             if name in known and (topic_id := self.state.topics.topic_id(name)) is not None
         )
+
+
+def _present_id(group: ConsumerGroup, computation: TargetComputation, member_id: str) -> str | None:
+    """The id of a member now: a static member may have another one. None if it has left."""
+    if member_id in group.members:
+        return member_id
+    instance_id = computation.members[member_id].instance_id
+    renamed = None if instance_id is None else group.static.get(instance_id)
+    return None if renamed in computation.members else renamed
+
+
+_KIND: Final = TargetKind(
+    ConsumerGroup,
+    records.TargetAssignmentMemberKey,
+    target_record,
+    records.TargetAssignmentMetadataKey,
+    records.TargetAssignmentMetadata,
+    _present_id,
+)

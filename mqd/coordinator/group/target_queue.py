@@ -13,26 +13,81 @@ So a group whose members change all the time still gets targets.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from mqd.coordinator.group import records
-from mqd.coordinator.group.consumer_group import ConsumerGroup
-from mqd.coordinator.group.consumer_timers import ConsumerTimers
+from mqd.coordinator.group.assignment import Assignment
 from mqd.coordinator.group.part import Draft
-from mqd.coordinator.group.state import State
-from mqd.coordinator.group.target_computation import TargetComputation
-from mqd.coordinator.group.target_records import COMPARED_TOPIC_STEPS, record_steps, target_record
+from mqd.coordinator.group.state import Group, State
+from mqd.coordinator.group.target_records import COMPARED_TOPIC_STEPS, record_steps
 from mqd.coordinator.shard import Moment
 from mqd.limits import ASSIGNMENT_STEPS_PER_PORTION, ASSIGNMENT_STEPS_PER_SLICE
 
 
+class _Group(Group, Protocol):
+    epoch: int
+    assignment_epoch: int
+    targets: dict[str, Assignment]
+
+    @property
+    def members(self) -> Mapping[str, Any]: ...
+
+
+GroupT = TypeVar("GroupT", bound=_Group)
+
+
+class Computation(Protocol):
+    """The computation of a target."""
+
+    assigned: dict[str, Assignment]
+    """The result: a part for every member."""
+    bytes: int
+    """About its memory."""
+
+    @property
+    def members(self) -> Mapping[str, Any]:
+        """The members at the start."""
+        ...
+
+    def advance(self, steps: int) -> bool:
+        """Take about so many steps. True when `assigned` is complete."""
+        ...
+
+
+_Expected = TypeVar("_Expected", bound=_Group, contravariant=True)
+
+
+class Timers(Protocol[_Expected]):
+    """The timers that the queue needs."""
+
+    def continue_target(self, now: Moment) -> None:
+        """Call `advance` soon."""
+        ...
+
+    def expect_target(self, group: _Expected, now: Moment) -> None:
+        """Members are on the way to a target."""
+        ...
+
+
+class TargetKind(NamedTuple):
+    """A type of groups, and the records of its targets."""
+
+    group: type
+    member_key: Callable[[str, str], Any]
+    member: Callable[[Assignment], Any]
+    epoch_key: Callable[[str], Any]
+    epoch: Callable[[int, int], Any]
+    present_id: Callable[[Any, Any, str], str | None]
+    """(group, computation, member id): the id of the member now; None if it has left."""
+
+
 @dataclass
-class _Running:
-    group: ConsumerGroup
+class _Running(Generic[GroupT]):
+    group: GroupT
     epoch: int
     """The group epoch at the start."""
-    computation: TargetComputation
+    computation: Computation
     reserved: int = 0
     """Bytes in the account of the shard."""
     unwritten: deque[str] | None = None
@@ -40,17 +95,18 @@ class _Running:
 
 
 @dataclass
-class TargetQueue:
-    """For the consumer groups of a shard."""
+class TargetQueue(Generic[GroupT]):
+    """For the groups of one type in a shard."""
 
     state: State
-    timers: ConsumerTimers
-    start: Callable[[ConsumerGroup], TargetComputation]
+    kind: TargetKind
+    timers: Timers[GroupT]
+    start: Callable[[GroupT], Computation]
     _waiting: dict[str, None] = field(default_factory=dict)
     """Group ids, the first to come first."""
-    _running: _Running | None = None
+    _running: _Running[GroupT] | None = None
 
-    def has(self, group: ConsumerGroup) -> bool:
+    def has(self, group: GroupT) -> bool:
         """Whether the group waits for a target."""
         running = self._running
         return group.group_id in self._waiting or (running is not None and running.group is group)
@@ -76,7 +132,7 @@ class TargetQueue:
         if self._running is not None or self._waiting:
             self.timers.continue_target(now)
 
-    def _next_group(self) -> _Running | None:
+    def _next_group(self) -> _Running[GroupT] | None:
         """The group whose turn it is. Groups that no longer need a target are dropped."""
         running = self._running
         if running is not None and not self._needs_target(running.group):
@@ -84,31 +140,34 @@ class TargetQueue:
         while self._running is None and self._waiting:
             group_id = next(iter(self._waiting))
             del self._waiting[group_id]
-            group = self.state.get(group_id)
-            if isinstance(group, ConsumerGroup) and self._needs_target(group):
+            group: Any = self.state.get(group_id)
+            is_one = isinstance(group, self.kind.group)
+            if is_one and self._needs_target(group):
                 self._running = _Running(group, group.epoch, self.start(group))
         return self._running
 
-    def _needs_target(self, group: ConsumerGroup) -> bool:
-        """Not if it was deleted, or became a classic group, or if its last member has left."""
+    def _needs_target(self, group: GroupT) -> bool:
+        """Not if it was deleted, or became another group, or if its last member has left."""
         return (
             self.state.get(group.group_id) is group
             and bool(group.members)
             and group.epoch > group.assignment_epoch
         )
 
-    def _end(self, running: _Running) -> None:
+    def _end(self, running: _Running[GroupT]) -> None:
         self.state.account.reserve(-running.reserved)
         self._running = None
 
-    def _compute(self, running: _Running) -> None:
+    def _compute(self, running: _Running[GroupT]) -> None:
         computation = running.computation
         if computation.advance(ASSIGNMENT_STEPS_PER_SLICE):
             running.unwritten = deque(computation.assigned)
         self.state.account.reserve(computation.bytes - running.reserved)
         running.reserved = computation.bytes
 
-    def _write(self, running: _Running, unwritten: deque[str], draft: Draft, now: Moment) -> bool:
+    def _write(
+        self, running: _Running[GroupT], unwritten: deque[str], draft: Draft, now: Moment
+    ) -> bool:
         """Write a portion. True with the last record: that of the assignment epoch.
 
         A member is done only when its part was replayed. A portion that could not be appended, for
@@ -120,33 +179,19 @@ class TargetQueue:
             if steps <= 0:
                 return False
             member_id = unwritten.popleft()
-            present = self._present_id(running, member_id)
+            present = self.kind.present_id(group, running.computation, member_id)
             if present is None:
                 continue
             target = running.computation.assigned[member_id]
             steps -= COMPARED_TOPIC_STEPS * (1 + len(target))
             if group.targets.get(present) != target:
-                draft.write(
-                    records.TargetAssignmentMemberKey(group.group_id, present),
-                    target_record(target),
-                )
+                draft.write(self.kind.member_key(group.group_id, present), self.kind.member(target))
                 unwritten.append(member_id)
                 steps -= record_steps(target)
         if unwritten:
             return False
         draft.write(
-            records.TargetAssignmentMetadataKey(group.group_id),
-            records.TargetAssignmentMetadata(running.epoch, now.wall_ms),
+            self.kind.epoch_key(group.group_id), self.kind.epoch(running.epoch, now.wall_ms)
         )
         self.timers.expect_target(group, now)
         return True
-
-    @staticmethod
-    def _present_id(running: _Running, member_id: str) -> str | None:
-        """The id of a member now: a static member may have another one. None if it has left."""
-        group, computation = running.group, running.computation
-        if member_id in group.members:
-            return member_id
-        instance_id = computation.members[member_id].instance_id
-        renamed = None if instance_id is None else group.static.get(instance_id)
-        return None if renamed in computation.members else renamed

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 from uuid import UUID
 
+from mqd.coordinator.group.requests import check_names
 from mqd.errors import MqError
 from mqd.security.acls import Operation, ResourceType
 from mqd.server.authorization import refusal, require, split
@@ -32,6 +33,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     require_share_groups(context.node)
     require(context, Operation.READ, ResourceType.GROUP, request.group_id)
     if request.subscribed_topic_names:
+        check_names(request.subscribed_topic_names)  # here, so that long ones cost little
         _, denied = await finished_in_slices(
             split(
                 context,

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from random import Random
 from typing import Any
-from uuid import UUID
 
 import pytest
 
+from mqd.coordinator.group.consumer_member import ConsumerGroupMember
 from mqd.coordinator.group.shard import GroupShard
-from mqd.coordinator.group.share_assignor import Place, assign
 from mqd.coordinator.group.share_group import JOINING, LEAVING, ShareGroup
 from mqd.coordinator.group.share_partitions import PartitionsInitialized
 from mqd.coordinator.shard import Call
 from mqd.errors import ErrorCode, MqError
+from mqd.limits import SUBSCRIBED_NAMES_MAX
 from tests.coordinator.group.support import Options, Topics, group_harness
 from tests.coordinator.harness import Harness
 
@@ -217,35 +216,64 @@ def test_the_next_coordinator_has_the_same_group() -> None:
     assert not shares.group.members, "their sessions begin with the new coordinator"
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_every_partition_has_a_member_and_every_member_a_partition(seed: int) -> None:
-    dice = Random(seed)
-    places: list[Place] = [
-        (UUID(int=topic), p) for topic in range(3) for p in range(dice.randint(1, 5))
-    ]
-    members = {
-        f"m{number}": [one for one in places if one[0].int in topics]
-        for number in range(dice.randint(1, 12))
-        for topics in [dice.sample(range(3), dice.randint(1, 3))]
-    }
-    held: dict[str, Any] = {}
-    for _ in range(3):
-        assigned = assign(members, held)
-        given = {
-            (topic_id, p)
-            for one in assigned.values()
-            for topic_id, found in one.items()
-            for p in found
-        }
-        wanted = {place for found in members.values() for place in found}
-        assert given == wanted
-        for member, found in members.items():
-            own = {(topic_id, p) for topic_id, ps in assigned[member].items() for p in ps}
-            assert own <= set(found)
-            assert own or not found
-        if len({tuple(found) for found in members.values()}) == 1:
-            assert assign(members, assigned) == assigned, "a second assignment changes nothing"
-        held = assigned
-        members.pop(dice.choice(sorted(members)), None)
-        if not members:
-            break
+# -- bounds
+
+
+def test_all_texts_of_a_member_are_counted() -> None:
+    """As those of a consumer group: a client may send 32 KB for each."""
+    shares = Shares()
+    shares.join("m1")
+    before = shares.group.memory
+    shares.beat("m1", shares.group.members["m1"].epoch, rack_id="r" * 30_000)
+    assert shares.group.memory - before == 30_000
+    shares.beat("m1", shares.group.members["m1"].epoch, rack_id="\u00e9" * 15_000)
+    assert shares.group.memory - before == 60_000
+    call = {"group_id": GROUP, "member_id": "m2", "member_epoch": 0}
+    for client_id in ("c", "c" * 30_001):
+        before = shares.group.memory
+        shares.harness.answer(
+            shares.harness.ask(
+                "share_group_heartbeat",
+                1,
+                {**call, "subscribed_topic_names": ["a"]},
+                client_id=client_id,
+            )
+        )
+    assert shares.group.memory - before == 30_000
+    member = shares.group.members["m2"]
+    consumer = ConsumerGroupMember(
+        "m2", client_id=member.client_id, client_host=member.client_host, topic_names=("a",)
+    )
+    assert member.size == consumer.size
+    for name in ("m1", "m2"):
+        shares.beat(name, LEAVING)
+    assert shares.group.memory == 0 and not shares.group.names
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"member_id": " ", "subscribed_topic_names": ["a"]},
+        {"rack_id": "", "subscribed_topic_names": ["a"]},
+        {"subscribed_topic_names": None},
+        {"subscribed_topic_names": []},
+        {"member_epoch": -2, "subscribed_topic_names": ["a"]},
+        {"subscribed_topic_names": ["n" * 250]},
+        {"subscribed_topic_names": ["n"] * (SUBSCRIBED_NAMES_MAX + 1)},
+    ],
+)
+def test_invalid_heartbeats_are_refused(request_: dict[str, Any]) -> None:
+    """As Apache Kafka does, but for the bounds on names."""
+    shares = Shares()
+    call = {"group_id": GROUP, "member_id": "m1", "member_epoch": 0, **request_}
+    with pytest.raises(MqError) as raised:
+        shares.harness.call("share_group_heartbeat", 1, call)
+    assert code_of(raised) is ErrorCode.INVALID_REQUEST
+
+
+def test_a_member_that_fits_into_no_record_is_refused() -> None:
+    shares = Shares(**{"message.max.bytes": 1000})
+    with pytest.raises(MqError) as raised:
+        shares.beat("m1", JOINING, subscribed_topic_names=[f"t{n}" for n in range(500)])
+    assert code_of(raised) is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert "message.max.bytes" in raised.value.message
