@@ -28,6 +28,7 @@ from tests.hostile.floods import GroupConfigs, Groups, ManyProtocols, Topics, Wa
 from tests.hostile.held import Connections, HalfFrames, SlowReaders, SmallHalfFrames, Strangers
 from tests.hostile.malformed import Malformed
 from tests.hostile.share import ShareAcknowledgements, ShareSessions, WaitingShareFetches
+from tests.hostile.share_states import ImpossibleStates, LargeStates, NamedShareGroup
 
 _COSTLY = (
     UnknownSessions,
@@ -38,7 +39,10 @@ _COSTLY = (
     Recompressions,
 )
 _HELD = (Connections, HalfFrames, SmallHalfFrames, SlowReaders, Strangers)
-_SHARE = (ShareSessions, ShareAcknowledgements, WaitingShareFetches)
+_SHARE = (
+    *(ShareSessions, ShareAcknowledgements, WaitingShareFetches),
+    *(ImpossibleStates, LargeStates, NamedShareGroup),
+)
 _FLOODS = (ManyProtocols, WaitingMembers, Groups, GroupConfigs, Topics)
 
 ATTACKS: dict[str, type[Attack]] = {

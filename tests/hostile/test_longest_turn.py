@@ -12,14 +12,21 @@ import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 import trio
 
 from mqd.controller.image import GROUP
-from mqd.limits import CREATED_TOPICS_MAX, PARTITIONS_PER_REQUEST_MAX
+from mqd.limits import (
+    CREATED_TOPICS_MAX,
+    PARTITIONS_PER_REQUEST_MAX,
+    SHARE_STATE_RANGES_MAX,
+    SUBSCRIBED_NAMES_MAX,
+)
 from mqd.protocol import apis
 from tests.hostile.machine import on_reference_machine
+from tests.hostile.share_states import written
 from tests.hostile.steps import Steps
 from tests.hostile.worst_requests import APIS, ROWS_MAX, Worst, encoded, worst_requests
 from tests.nodes import RunningNode, ask, connected, create_topic, node
@@ -27,6 +34,7 @@ from tests.nodes import RunningNode, ask, connected, create_topic, node
 SECONDS_MAX = 0.05
 TRIES = 3
 ANSWER_SECONDS = 30.0
+SHARE_APIS = frozenset(name for name in APIS if "share_" in name)
 PARTITIONS = 500
 TOPICS = 200
 CONFIGURED_GROUPS, CONFIGURED_NAME_CHARS = 10_000, 3_900
@@ -70,11 +78,29 @@ async def test_unknown_rows(tmp_path: Path, api: str) -> None:
     async with node(tmp_path, options={"auto.create.topics.enable": "false"}) as running:
         async with connected(running) as client:
             await create_topic(client, "t", 10)
+            if api in SHARE_APIS:
+                await join_share_group(client)
         steps = Steps()
         trio.lowlevel.add_instrument(steps)
         for worst in worst_requests(api):
             await check(running, steps, worst)
         trio.lowlevel.remove_instrument(steps)
+
+
+async def join_share_group(client: Any) -> None:
+    """The group `t` has states of all partitions of `t`, so that both coordinators are loaded."""
+    request = {
+        "group_id": "t",
+        "member_id": "t",
+        "member_epoch": 0,
+        "subscribed_topic_names": ["t"],
+    }
+    with trio.fail_after(30):
+        while True:
+            answer = await ask(client, "share_group_heartbeat", 1, request)
+            if not answer.error_code and answer.assignment.topic_partitions:
+                return
+            await trio.sleep(0.05)
 
 
 # -- rows that exist
@@ -298,3 +324,62 @@ async def until_led(client: Any, name: str) -> None:
             ):
                 return
             await trio.lowlevel.checkpoint()
+
+
+# -- states of share groups
+
+
+def share_requests(topic_id: UUID) -> dict[str, tuple[str, int, Mapping[str, Any]]]:
+    """Requests about the states of the group `t`, in the order in which they are sent."""
+
+    def of_states(*rows: Mapping[str, Any]) -> dict[str, Any]:
+        return {"group_id": "t", "topics": [{"topic_id": topic_id, "partitions": list(rows)}]}
+
+    gaps = [(10 * n + 5, 10 * n + 8) for n in range(SHARE_STATE_RANGES_MAX)]
+    cuts = [(10 * n + 6, 10 * n + 6) for n in range(SHARE_STATE_RANGES_MAX)]
+    whole, small = {"partition": 0, **written(*gaps)}, {"partition": 0, **written()}
+    cut = {"partition": 0, **written(*cuts)}
+    read = {"partition": 0, "leader_epoch": -1}
+    names = [f"n{number}" for number in range(SUBSCRIBED_NAMES_MAX)]
+    member = {"group_id": "t", "member_id": "names", "member_epoch": 0}
+    every = {"group_id": "t", "topics": None}
+    return {
+        "the largest state": ("write_share_group_state", 1, of_states(whole)),
+        "a change of all batches": ("write_share_group_state", 1, of_states(cut)),
+        "reads of it": ("read_share_group_state", 0, of_states(*[read] * 20_000)),
+        "small changes of it, with snapshots": (
+            "write_share_group_state",
+            1,
+            of_states(*[small] * 2_000),
+        ),
+        "summaries of it": ("read_share_group_state_summary", 1, of_states(*[read] * 20_000)),
+        "one group": ("describe_share_group_offsets", 1, {"groups": [every] * 20_000}),
+        "a member with the most names": (
+            "share_group_heartbeat",
+            1,
+            {**member, "subscribed_topic_names": names},
+        ),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quiet")
+async def test_states_of_share_groups(tmp_path: Path) -> None:
+    failures = []
+    async with node(tmp_path, options={"auto.create.topics.enable": "false"}) as running:
+        async with connected(running) as client:
+            await create_topic(client, "t", 10)
+            await join_share_group(client)
+        assert running.daemon is not None
+        topic_id = running.daemon.machine.image.topics["t"].topic_id
+        steps = Steps()
+        trio.lowlevel.add_instrument(steps)
+        for name, (api_name, version, body) in share_requests(topic_id).items():
+            api = apis.by_name(api_name)
+            assert api is not None
+            try:
+                await check(running, steps, Worst(api_name, name, 0, encoded(api, version, body)))
+            except AssertionError as error:
+                failures.append(str(error).splitlines()[0])
+        trio.lowlevel.remove_instrument(steps)
+    assert not failures

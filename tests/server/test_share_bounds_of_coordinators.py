@@ -57,7 +57,7 @@ async def test_a_share_partition_has_one_row_in_a_response(
     async with running(tmp_path, one_node_peers()) as one, connected(one) as client:
         await ready(client, b"0")
         await Member(client, "m1").join()
-        image = one.daemon.machine.image  # type: ignore[union-attr]
+        image = one.daemon.machine.image
         topic_id = image.topics[TOPIC].topic_id
 
         async def states(api: str, *rows: dict[str, Any]) -> list[Any]:

@@ -1,8 +1,8 @@
 """The delivery states of the records of one share partition, as the share coordinator stores them.
 Pure.
 
-A record that is in no batch is available, was never delivered, and is not delayed. Done records have the delivery
-count 0, because nobody needs it.
+A record that is in no batch is available, was never delivered, and is not delayed. Done records
+have the delivery count 0, because nobody needs it.
 
 Invariant: the batches are in order, do not overlap, and two neighbours of one state are one batch.
 No offset is above SHARE_OFFSET_MAX, so the first offset behind a batch is an INT64 (I67).

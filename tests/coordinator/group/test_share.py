@@ -272,7 +272,8 @@ def test_invalid_heartbeats_are_refused(request_: dict[str, Any]) -> None:
 
 
 def test_a_member_that_fits_into_no_record_is_refused() -> None:
-    shares = Shares(**{"message.max.bytes": 1000})
+    options: dict[str, Any] = {"message.max.bytes": 1000}
+    shares = Shares(**options)
     with pytest.raises(MqError) as raised:
         shares.beat("m1", JOINING, subscribed_topic_names=[f"t{n}" for n in range(500)])
     assert code_of(raised) is ErrorCode.UNKNOWN_SERVER_ERROR

@@ -102,7 +102,7 @@ def poisoned(key: ShareKey) -> list[Any]:
 
 def rounds_of(shard: ShareShard) -> list[PruneLog]:
     """Let the shard do what is due for a minute. Returns its effects."""
-    effects = []
+    effects: list[Any] = []
     now = 0.0
     shard.on_loaded(Moment(now, 0))
     while shard.next_deadline() is not None and now < 60:

@@ -28,7 +28,8 @@ def records_of(states: StoredStates) -> dict[int, Record]:
 
 
 def some_batches(random: Random) -> list[Batch]:
-    batches, first = [], random.randrange(20)
+    batches: list[Batch] = []
+    first = random.randrange(20)
     while first < OFFSETS and len(batches) < random.randrange(1, 6):
         last = min(OFFSETS - 1, first + random.randrange(8))
         state = random.choice([AVAILABLE, ACKNOWLEDGED, ARCHIVED, ARCHIVING])
