@@ -26,7 +26,7 @@ _READY_SECONDS = 0.1
 UNKNOWN_PARTITIONS = 24_000
 ACKNOWLEDGED = 99_000
 BATCH_RECORDS = 900_000
-NAMED_TIMES = 20
+NAMED_TIMES = 100
 MEMBER = "m"
 
 
@@ -163,18 +163,17 @@ class ShareAcknowledgements(Attack):
 
 
 class WaitingShareFetches(Attack):
-    """Requests of more than 4 KiB that wait for records for an hour, on a connection that then
-    sends other requests of this size.
-    """
+    """Requests of more than 4 KiB that wait for records for an hour."""
 
     name = "share fetches that wait"
-    tested_partitions = 50
+    tested_partitions = 10
 
     def prepare(self) -> None:
         pass
 
     def round(self, wire: Wire) -> None:
         group, topic_id = uuid.uuid4().hex, id_of(wire, KNOWN_TOPIC)
-        indexes = list(range(self.known)) * NAMED_TIMES
-        wire.send(share_fetch(group, 0, [topic(topic_id, indexes)], max_wait_ms=_HOUR_MS))
-        wire.receive()
+        if initialize(wire, group, topic_id, self.known):
+            indexes = list(range(self.known)) * NAMED_TIMES
+            wire.send(share_fetch(group, 0, [topic(topic_id, indexes)], max_wait_ms=_HOUR_MS))
+            wire.receive()
