@@ -34,6 +34,7 @@ from mqd.client.errors import ClientError, error_from_wire
 from mqd.client.metadata import BrokerInfo, PartitionInfo
 from mqd.client.resource_arguments import check_levels, check_partitions, check_targets
 from mqd.errors import ErrorCode
+from mqd.protocol.apis import SOFTWARE
 from mqd.types import TopicPartition
 
 DESCRIBE_LOG_DIRS, ELECT_LEADERS, ALTER_PARTITION_REASSIGNMENTS, LIST_PARTITION_REASSIGNMENTS = (
@@ -162,7 +163,7 @@ class ClusterAdmin(Calls):
         async def attempt() -> list[Feature]:
             await self._client.refresh([])
             response = await self._client.request_controller(
-                API_VERSIONS, {"client_software_name": "mqd", "client_software_version": "1"}
+                API_VERSIONS, {"client_software_name": SOFTWARE, "client_software_version": "1"}
             )
             if response.error_code:
                 raise error_from_wire(response.error_code, "describing features")

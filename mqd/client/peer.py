@@ -25,7 +25,7 @@ from mqd import limits
 from mqd.client.errors import ClientError, ConnectionBroken, DeadlineExceeded
 from mqd.errors import ErrorCode, ProtocolError
 from mqd.io.net import Stream
-from mqd.protocol.apis import by_key
+from mqd.protocol.apis import SOFTWARE, by_key
 from mqd.protocol.frame import FrameReader, TlsRecord
 from mqd.protocol.request_parts import LARGE_BYTES, RequestParts
 from mqd.protocol.schema import Api, decode_response_header, encode_request_header
@@ -154,7 +154,7 @@ class PeerConnection:
         """
         api = _api(API_VERSIONS_KEY)
         version = api.versions[1]
-        software = {"client_software_name": "mqd", "client_software_version": "1"}
+        software = {"client_software_name": SOFTWARE, "client_software_version": "1"}
         while True:
             frame, position = await self.exchange(
                 api, version, api.encode_request(version, software)

@@ -92,6 +92,11 @@ _MODULES = {
     32_022: "describe_acknowledged_offsets",
 }
 
+FIRST_OWN_KEY = 32_000
+"""The first key of APIs that Apache Kafka does not have."""
+SOFTWARE = "mqd"
+"""The software name of clients that know these keys (KIP-511)."""
+
 _KEYS = {module.replace("_", ""): key for key, module in _MODULES.items()}
 _loaded: dict[int, Api] = {}
 

@@ -2,7 +2,8 @@
 
 v1 throttle time; v3 flexible, with the client's software name and version (checked, KIP-511); v4
 features with level 0. It is the first request of every client; the response determines the versions
-of all later requests.
+of all later requests. APIs that Apache Kafka does not have are listed for clients of this project
+only: others may refuse a key that they do not know, as kafka-python 3.0 does.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 from mqd.controller.features import LEVELS
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol import apis
+from mqd.protocol.apis import FIRST_OWN_KEY, SOFTWARE
 from mqd.server import unstable
 from mqd.server.context import CLIENT, PEER, Context
 from mqd.server.served_apis import (
@@ -32,10 +34,17 @@ def handle(context: Context, request: Any) -> Mapping[str, Any]:
                 raise MqError(
                     ErrorCode.INVALID_REQUEST, f"not a software name or version: {software!r}"
                 )
+    knows_own = context.listener == PEER or (
+        context.header.api_version >= 3 and request.client_software_name == SOFTWARE
+    )
     features = context.node.image.features
     return {
         "error_code": 0,
-        "api_keys": served(context.listener, unstable.enabled(context.node.config)),
+        "api_keys": [
+            row
+            for row in served(context.listener, unstable.enabled(context.node.config))
+            if knows_own or row["api_key"] < FIRST_OWN_KEY
+        ],
         "supported_features": [
             {"name": name, "min_version": levels[0], "max_version": levels[-1]}
             for name, levels in LEVELS.items()

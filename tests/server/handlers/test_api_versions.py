@@ -55,7 +55,7 @@ async def test_offered_versions_are_served(tmp_path: Path) -> None:
             (CLIENT, ("produce", *SERVED, *SERVED_TO_CLIENTS)),
             (PEER, (*SERVED, *SERVED_TO_PEERS)),
         ):
-            response = await versions(await node.connect(kind))
+            response = await versions(await node.connect(kind), name=apis.SOFTWARE)
             keys = [row.api_key for row in response.api_keys]
             served = [apis.by_name(name) for name in ("fetch", *names)]
             assert keys == sorted(api.key for api in served)
@@ -64,6 +64,15 @@ async def test_offered_versions_are_served(tmp_path: Path) -> None:
                 assert api is not None
                 assert row.max_version == {INIT_PRODUCER_ID: 5}.get(api.key, api.versions[1])
                 assert api.versions[0] >= row.min_version
+
+
+@pytest.mark.parametrize("version", range(5))
+async def test_other_clients_get_the_keys_of_apache_kafka_only(
+    tmp_path: Path, version: int
+) -> None:
+    async with rig(tmp_path) as node:
+        response = await versions(await node.connect(), version)
+        assert max(row.api_key for row in response.api_keys) < apis.FIRST_OWN_KEY
 
 
 @pytest.mark.parametrize(
