@@ -7,9 +7,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from mqd.back_off import parse_back_off
 from mqd.controller.image import MetadataImage
 from mqd.errors import ErrorCode, MqError
-from mqd.relay.delay_topic import BACKOFF, DEAD_LETTERS, TARGET, parse_backoff
+from mqd.relay.delay_topic import BACKOFF, DEAD_LETTERS, TARGET
 
 _CHAIN_MAX: Final = 100
 
@@ -54,7 +55,7 @@ def check_delay_configs(
 
 def _check_backoff(text: str) -> None:
     try:
-        parse_backoff(text)
+        parse_back_off(text)
     except ValueError as error:
         raise MqError(
             ErrorCode.INVALID_CONFIG, f"Invalid value {text} for configuration {BACKOFF}: {error}"

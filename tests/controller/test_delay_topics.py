@@ -43,7 +43,7 @@ def test_a_chain_of_delay_topics_is_allowed() -> None:
         ("c", {}, {TARGET: "", BACKOFF: "1s"}, "cannot change"),
         ("b", {TARGET: "c", BACKOFF: "1s"}, {TARGET: "c"}, "cannot change"),
         ("new", None, {BACKOFF: "1s"}, "needs mqd.delay.target"),
-        ("new", None, {TARGET: "c", BACKOFF: "soon"}, "is not a delay"),
+        ("new", None, {TARGET: "c", BACKOFF: "soon"}, "is not a time"),
         ("new", None, {TARGET: "c", "cleanup.policy": "compact"}, "cannot be compacted"),
         ("b", {TARGET: "c"}, {TARGET: "c", "cleanup.policy": "compact"}, "cannot be compacted"),
     ],

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from mqd.back_off import parse_back_off
 from mqd.client.partitioner import partition_for_key
 from mqd.protocol.record_reader import Record
 from mqd.relay.delay_records import (
@@ -17,7 +18,7 @@ from mqd.relay.delay_records import (
     partition_of,
     repeats_since,
 )
-from mqd.relay.delay_topic import DelayTopic, parse_backoff
+from mqd.relay.delay_topic import DelayTopic
 from mqd.types import TopicPartition
 
 SOURCE = TopicPartition("orders.delay", 2)
@@ -147,7 +148,7 @@ def test_configs() -> None:
     assert DelayTopic.of({"mqd.dlq.topic": "x"}) is None
     found = topic(mqd_delay_replace="TRUE", mqd_message_ttl_ms="5")
     assert found.replaces and found.times.message_ttl_ms == 5 and not found.is_retry
-    assert parse_backoff("500ms, 1s,2m,3h,1d") == (500, 1_000, 120_000, 10_800_000, 86_400_000)
+    assert parse_back_off("500ms, 1s,2m,3h,1d") == (500, 1_000, 120_000, 10_800_000, 86_400_000)
     for wrong in ("1", "s", "1s,,2s", "-1s", "1w", "999999999d", ",".join(["1s"] * 33)):
         with pytest.raises(ValueError):
-            parse_backoff(wrong)
+            parse_back_off(wrong)
