@@ -35,6 +35,7 @@ async def results_of(
         for one in topic.partitions:
             if not context.is_wanted():
                 break
+            await pace.row()
             key = ShareKey(request.group_id, topic.topic_id, one.partition)
             row: dict[str, Any] = {"partition": one.partition, "error_code": ErrorCode.NONE}
             try:

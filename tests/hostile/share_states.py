@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 from uuid import UUID
 
-from mqd.limits import SHARE_STATE_RANGES_MAX
+from mqd.limits import SHARE_CHANGE_BATCHES_MAX, SHARE_STATE_RANGES_MAX
 from mqd.server.share_state import coordinator_key
 from mqd.share.ports import ShareKey
 from mqd.testing.requests import frame
@@ -88,8 +88,9 @@ class LargeStates(ShareStates):
 
     def round(self, wire: Wire) -> None:
         topic_id = self.initialized(wire)
-        row = written(*self.batches)
-        wire.ask("write_share_group_state", 1, self.body(topic_id, row))
+        for begin in range(0, len(self.batches), SHARE_CHANGE_BATCHES_MAX):
+            row = written(*self.batches[begin : begin + SHARE_CHANGE_BATCHES_MAX])
+            wire.ask("write_share_group_state", 1, self.body(topic_id, row))
         read = self.body(topic_id, {"leader_epoch": -1}, times=PIPELINED)
         small = self.body(topic_id, written())
         for _ in range(PIPELINED):
@@ -118,6 +119,7 @@ class NamedShareGroup(Attack):
         self.bytes = frame("describe_share_group_offsets", 1, {"groups": groups})
 
     def round(self, wire: Wire) -> None:
+        wire.ask("find_coordinator", 6, {"key_type": 0, "coordinator_keys": [GROUP]})
         wire.send(self.join)
         wire.receive()
         wire.send(self.bytes)

@@ -21,6 +21,7 @@ from mqd.controller.image import GROUP
 from mqd.limits import (
     CREATED_TOPICS_MAX,
     PARTITIONS_PER_REQUEST_MAX,
+    SHARE_CHANGE_BATCHES_MAX,
     SHARE_STATE_RANGES_MAX,
     SUBSCRIBED_NAMES_MAX,
 )
@@ -97,6 +98,8 @@ async def join_share_group(client: Any) -> None:
     }
     with trio.fail_after(30):
         while True:
+            keys = {"key_type": 0, "coordinator_keys": ["t"]}
+            await ask(client, "find_coordinator", 4, keys)
             answer = await ask(client, "share_group_heartbeat", 1, request)
             if not answer.error_code and answer.assignment.topic_partitions:
                 return
@@ -337,20 +340,25 @@ def share_requests(topic_id: UUID) -> dict[str, tuple[str, int, Mapping[str, Any
 
     gaps = [(10 * n + 5, 10 * n + 8) for n in range(SHARE_STATE_RANGES_MAX)]
     cuts = [(10 * n + 6, 10 * n + 6) for n in range(SHARE_STATE_RANGES_MAX)]
-    whole, small = {"partition": 0, **written(*gaps)}, {"partition": 0, **written()}
-    cut = {"partition": 0, **written(*cuts)}
+    small = {"partition": 0, **written()}
+
+    def parts(batches: list[tuple[int, int]]) -> list[dict[str, Any]]:
+        most = SHARE_CHANGE_BATCHES_MAX
+        begins = range(0, len(batches), most)
+        return [{"partition": 0, **written(*batches[one : one + most])} for one in begins]
+
     read = {"partition": 0, "leader_epoch": -1}
     names = [f"n{number}" for number in range(SUBSCRIBED_NAMES_MAX)]
     member = {"group_id": "t", "member_id": "names", "member_epoch": 0}
     every = {"group_id": "t", "topics": None}
     return {
-        "the largest state": ("write_share_group_state", 1, of_states(whole)),
-        "a change of all batches": ("write_share_group_state", 1, of_states(cut)),
+        "the largest state": ("write_share_group_state", 1, of_states(*parts(gaps))),
+        "a change of all batches": ("write_share_group_state", 1, of_states(*parts(cuts))),
         "reads of it": ("read_share_group_state", 0, of_states(*[read] * 20_000)),
         "small changes of it, with snapshots": (
             "write_share_group_state",
             1,
-            of_states(*[small] * 2_000),
+            of_states(*[small] * 600),
         ),
         "summaries of it": ("read_share_group_state_summary", 1, of_states(*[read] * 20_000)),
         "one group": ("describe_share_group_offsets", 1, {"groups": [every] * 20_000}),

@@ -48,7 +48,7 @@ from mqd.coordinator.share.records import (
 )
 from mqd.coordinator.share.stored_states import StoredStates, are_in_order, is_valid
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import SHARE_OFFSET_MAX, SHARE_STATE_RANGES_MAX
+from mqd.limits import SHARE_CHANGE_BATCHES_MAX, SHARE_OFFSET_MAX, SHARE_STATE_RANGES_MAX
 from mqd.share.ports import ShareKey
 from mqd.share.record_states import RANGE_BYTES, Batch
 from mqd.types import NO_EPOCH, NO_OFFSET, SHARE_STATE_TOPIC, Offset
@@ -195,7 +195,11 @@ class ShareShard:
             return
         else:
             current.updates += 1
-        _change(current, value.leader_epoch, start_offset, count, value.state_batches)
+        batches = value.state_batches
+        if decided is not None and isinstance(value, ShareSnapshot):
+            current.states.batches = list(batches)  # those of another StoredStates: in order
+            batches = ()
+        _change(current, value.leader_epoch, start_offset, count, batches)
         self._bytes += _size_of(key, current)
 
     def replay_end(self, producer: Producer, committed: bool) -> None:
@@ -458,10 +462,10 @@ def _check_start_offset(offset: Offset) -> None:
 
 def _checked(batches: Sequence[Batch]) -> tuple[Batch, ...]:
     """The batches of a request in order. Raises MqError INVALID_REQUEST."""
-    if len(batches) > SHARE_STATE_RANGES_MAX:
+    if len(batches) > SHARE_CHANGE_BATCHES_MAX:
         raise MqError(
             ErrorCode.INVALID_REQUEST,
-            f"A request changes at most {SHARE_STATE_RANGES_MAX} batches of a share partition.",
+            f"One change has at most {SHARE_CHANGE_BATCHES_MAX} batches of a share partition.",
         )
     if not all(map(is_valid, batches)):
         raise MqError(ErrorCode.INVALID_REQUEST, "An offset, state or count of a batch is invalid.")

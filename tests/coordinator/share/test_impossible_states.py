@@ -19,7 +19,7 @@ from mqd.coordinator.share.operations import (
 from mqd.coordinator.share.records import ShareSnapshot, ShareUpdate, decode, encode
 from mqd.coordinator.share.shard import ShareShard
 from mqd.errors import ErrorCode
-from mqd.limits import SHARE_OFFSET_MAX, SHARE_STATE_RANGES_MAX
+from mqd.limits import SHARE_CHANGE_BATCHES_MAX, SHARE_OFFSET_MAX, SHARE_STATE_RANGES_MAX
 from mqd.share.ports import ShareKey
 from mqd.share.record_states import Batch, RecordState
 from tests.coordinator.share.test_share_coordinator import Coordinator
@@ -162,14 +162,16 @@ def gapped(count: int, first: int = 0) -> tuple[Batch, ...]:
 def test_the_batches_of_a_state_have_a_bound() -> None:
     coordinator = Coordinator()
     coordinator.initialize(0)
-    coordinator.write(*gapped(SHARE_STATE_RANGES_MAX))
+    step = SHARE_CHANGE_BATCHES_MAX
+    for begin in range(0, SHARE_STATE_RANGES_MAX, step):
+        coordinator.write(*gapped(step, first=10 * begin))
     assert len(coordinator.read()[1]) == SHARE_STATE_RANGES_MAX
     more = write(coordinator.key, *gapped(1, first=10 * SHARE_STATE_RANGES_MAX))
     assert coordinator.refused(more) is ErrorCode.INVALID_REQUEST
     # what makes it no larger is stored
     coordinator.write(Batch(9, 14, ACKNOWLEDGED, 1))
     assert len(coordinator.read()[1]) == SHARE_STATE_RANGES_MAX - 1
-    refused = coordinator.refused(write(coordinator.key, *gapped(SHARE_STATE_RANGES_MAX + 1)))
+    refused = coordinator.refused(write(coordinator.key, *gapped(step + 1)))
     assert refused is ErrorCode.INVALID_REQUEST
 
 
