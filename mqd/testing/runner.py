@@ -48,7 +48,7 @@ from mqd.types import TopicPartition
 
 VALIDATE_EVERY_SECONDS = 2.0
 REQUEST_SECONDS = 2.0
-_LIKELIHOODS = (0.42, 0.12, 0.1, 0.08, 0.08, 0.1, 0.1, 0.0)
+_LIKELIHOODS = (0.44, 0.11, 0.1, 0.08, 0.08, 0.07, 0.06, 0.06)
 _ALSO_HOSTILE = 0.15
 """The probability that a seed of another load also has a hostile client."""
 BUSY_SECONDS_MAX = 0.1
