@@ -623,8 +623,10 @@ smallest ones are merged, whatever their sizes are.
 TIMERS_BUFFERED = 2_048
 """Entries that are read from a file at once. Each file of an index has so many in memory: 48 KiB.
 """
-TIMERS_PER_MERGE_STEP = 1_024
-"""Entries of each file that one step of a merge reads: 5 ms in a worker thread for eight files."""
+TIMERS_PER_MERGE_STEP = 8_192
+"""Entries of all files that a merge reads at once. A step in a worker thread merges half as many,
+and at most half as many again: 5 to 8 ms.
+"""
 TIMER_BUCKETS = 4_096
 """Ranges of offsets whose entries a file counts, for the lowest pending offset."""
 TIMER_PROGRESS_MARKS_MAX = 64

@@ -58,6 +58,8 @@ WAIT_SECONDS: Final = 1.0
 _IDLE_SECONDS: Final = 60.0
 _ADDED_AT_ONCE: Final = 200
 """Records that enter the index before other tasks have a turn."""
+_TAKEN_AT_ONCE: Final = 50
+"""Records that leave the index before other tasks have a turn: each may need a few reads."""
 _FLOOR_SECONDS: Final = 5.0
 _BEHIND_SECONDS: Final = 0.1
 
@@ -276,6 +278,8 @@ class DelayRelay:
                 break
             entry = index.pop()
             taken.append(entry)
+            if len(taken) % _TAKEN_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
             record = await self._records.get(entry.offset)
             if record is None or await self._is_cancelled(entry, record):
                 continue

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from mqd.limits import TIMERS_PER_MERGE_STEP
+from mqd.limits import TIMER_RUNS_MERGED, TIMERS_PER_MERGE_STEP
 from mqd.protocol.files import (
     TIMERS_SUFFIX,
     FileFormatError,
@@ -126,20 +126,28 @@ def publish(folder: TimerFolder, run: TimerRun) -> None:
 
 
 def write_run(
-    folder: TimerFolder, header: RunHeader, entries: list[bytes], keys: list[bytes]
-) -> TimerRun:
-    """Write a sealed table; `publish` follows. Entries and keys need not be in order. Raises
-    OSError.
+    folder: TimerFolder, header: RunHeader, entries: list[bytes], keys: Iterable[bytes]
+) -> Generator[TimerRun | None]:
+    """Write a sealed table in steps of some milliseconds. The last step yields the run; `publish`
+    follows. The first step sorts `entries` in place. Raises OSError, and removes what it has
+    written, also if it is closed early.
     """
     writer = _Writer(folder, header)
     try:
-        writer.entries(sorted(entries))
+        entries.sort()
+        yield None
+        writer.entries(entries)
         writer.end_of_entries()
-        writer.keys(sorted(keys))
-        return writer.finish()
+        yield None
+        ordered = sorted(keys)
+        yield None
+        writer.keys(ordered)
+        yield None
+        run = writer.finish()
     except BaseException:
         writer.abandon()
         raise
+    yield run
 
 
 def merge_runs(
@@ -155,15 +163,23 @@ def merge_runs(
     first, last = runs[0].header, runs[-1].header
     writer = _Writer(folder, folder.header(first.start, last.end, last.leader_epoch))
     try:
-        starts = [run.start_after(done) for run in runs]
+        starts = list[int]()
+        for number, run in enumerate(runs, start=1):
+            starts.append(run.start_after(done))
+            if number % TIMER_RUNS_MERGED == 0:
+                yield None
         counts = [run.header.entries for run in runs]
         readers = [run.read_entries for run in runs]
+        merged = 0
         for entries in _merged(readers, starts, counts, ENTRY_BYTES):
             is_mixed = bool(entries) and entries[0] < done.top
             writer.entries(
                 [one for one in entries if not done.covers(one)] if is_mixed else entries
             )
-            yield None
+            merged += len(entries)
+            if merged >= TIMERS_PER_MERGE_STEP // 2:
+                merged = 0
+                yield None
         writer.end_of_entries()
         low = floor << 1
         readers, counts = [run.read_keys for run in runs], [run.header.keys for run in runs]
@@ -176,7 +192,11 @@ def merge_runs(
                     if code >= low and (code & 1 or folder.keeps_keys)
                 ]
             )
-            yield None
+            merged += len(keys)
+            if merged >= TIMERS_PER_MERGE_STEP // 2:
+                merged = 0
+                yield None
+        yield None
         run = writer.finish()
     except BaseException:
         writer.abandon()
@@ -190,12 +210,13 @@ def _merged(
     counts: Sequence[int],
     size: int,
 ) -> Iterator[list[bytes]]:
-    """The items of several files in order, some at a time."""
+    """The items of several files in order, at most TIMERS_PER_MERGE_STEP at a time."""
     buffers: list[list[bytes]] = [[] for _ in readers]
+    read_at_once = max(TIMERS_PER_MERGE_STEP // len(readers), 1)
     while True:
         for number, buffer in enumerate(buffers):
             if not buffer and starts[number] < counts[number]:
-                data = readers[number](starts[number], TIMERS_PER_MERGE_STEP)
+                data = readers[number](starts[number], read_at_once)
                 buffers[number] = split(data, size)
                 starts[number] += len(buffers[number])
         if not any(buffers):
@@ -213,9 +234,11 @@ class LogRange:
     epoch_of: Callable[[Offset], int]
 
 
-def load_runs(folder: TimerFolder, log: LogRange, done: DoneEntries) -> list[TimerRun]:
-    """The runs of an earlier start that agree with the log, in order of offsets. All others are
-    removed. Raises OSError.
+def load_runs(
+    folder: TimerFolder, log: LogRange, done: DoneEntries
+) -> Generator[list[TimerRun] | None]:
+    """The runs of an earlier start that agree with the log, in order of offsets, from the last of
+    several steps. All other files are removed. Raises OSError.
     """
     disk, runs = folder.disk, list[TimerRun]()
     found: list[tuple[Offset, Offset]] = []
@@ -230,16 +253,16 @@ def load_runs(folder: TimerFolder, log: LogRange, done: DoneEntries) -> list[Tim
             disk.remove(path)
             continue
         try:
-            run = open_run(disk, path)
+            run = yield from open_run(disk, path)
             _check(run.header, folder, log, (start, end), runs)
         except FileFormatError as error:
             logger.warning("timers are read from the log again file=%s reason=%s", path, error)
             disk.remove(path)
             continue
-        run.forget_done(done)
+        yield from run.forget_done(done)
         run.seek(run.start_after(done))
         runs.append(run)
-    return runs
+    yield runs
 
 
 def _check(

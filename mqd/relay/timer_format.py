@@ -161,9 +161,11 @@ class Buckets:
         """Add those of a run whose offsets are within the range of this one."""
         assert other._shift <= self._shift
         by = self._shift - other._shift
-        for bucket, count in enumerate(other.counts, start=other._base):
-            if count:
-                self.counts[(bucket >> by) - self._base] += count
+        start, end = 0, len(other.counts)
+        for bucket in range(other._base >> by, ((other._base + end - 1) >> by) + 1):
+            following = ((bucket + 1) << by) - other._base
+            self.counts[bucket - self._base] += sum(other.counts[start:following])
+            start = following
         self._lowest = 0
 
     def remove(self, offset: Offset) -> None:
@@ -189,27 +191,29 @@ class Buckets:
 
 
 class DoneEntries:
-    """A `Progress`, for entries as bytes."""
+    """A `Progress`, for entries as bytes. The marks are in the order of time: the first one that is
+    above an entry has the largest end offset of those that are.
+    """
 
-    __slots__ = ("_marks", "top")
+    __slots__ = ("_bounds", "_ends", "top")
 
     def __init__(self, progress: Progress) -> None:
-        self._marks = [
-            (after_mark(mark.due_ms, mark.offset), mark.end_offset.to_bytes(8, "big"))
-            for mark in progress.marks
-        ]
-        self.top = self._marks[0][0] if self._marks else b""
+        marks = progress.marks[::-1]
+        self._bounds = [after_mark(mark.due_ms, mark.offset) for mark in marks]
+        self._ends = [mark.end_offset.to_bytes(8, "big") for mark in marks]
+        self.top = self._bounds[-1] if marks else b""
         """No entry at or above this is done."""
 
     def covers(self, entry: bytes) -> bool:
         if entry >= self.top:
             return False
-        return any(entry < bound and entry[8:16] < end for bound, end in self._marks)
+        return entry[8:16] < self._ends[bisect_right(self._bounds, entry)]
 
     def start_in(self, end: Offset) -> bytes:
         """All entries of a run below this are done, if its offsets are below `end`."""
         end_bytes = end.to_bytes(8, "big")
-        return next((bound for bound, below in self._marks if below >= end_bytes), b"")
+        marks = zip(reversed(self._bounds), reversed(self._ends))
+        return next((bound for bound, below in marks if below >= end_bytes), b"")
 
 
 def after_mark(due_ms: int, offset: Offset) -> bytes:

@@ -24,10 +24,10 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 import trio
@@ -60,6 +60,8 @@ logger = logging.getLogger(__name__)
 _RETRY_SECONDS: Final = 10.0
 """After a file could not be written, the next attempt follows."""
 _POPS_PER_CHOICE: Final = 4_096
+
+_ResultT = TypeVar("_ResultT")
 
 __all__ = ("NO_KEY", "Entry", "TimerIndex", "TimerStatistics", "key_hash_of")
 
@@ -128,6 +130,9 @@ class TimerIndex:
         """If the progress has many marks: records at or above this offset wait for `passed`."""
         self._merging: list[TimerRun] = []
         """The runs of the merges that go on, each within the one before."""
+        self._is_choice_due = True
+        """Whether another merge may be due since `_choose_merge` returned None: a large merge asks
+        after each of its steps."""
         self._work = trio.Event()
         self._room = trio.Event()
 
@@ -139,7 +144,7 @@ class TimerIndex:
         self._done = DoneEntries(progress)
         self._popped_top = self._done.top
         log = LogRange(log_start, log_end, self._epoch_of)
-        self._runs = await self._disk.offload(load_runs, self._folder, log, self._done)
+        self._runs = await self._in_steps(load_runs(self._folder, log, self._done))
         self._gaps, known = [], log_start
         for run in self._runs:
             if run.header.start > known:
@@ -282,7 +287,8 @@ class TimerIndex:
         run = self._runs[number]
         run.take()
         if not run.left % _POPS_PER_CHOICE:
-            self._work.set()  # so much was taken that a merge may be due
+            self._is_choice_due = True  # so much was taken that a merge may be due
+            self._work.set()
         run.next()
         self._skip(run)
         if run.head:
@@ -331,6 +337,7 @@ class TimerIndex:
         """An earlier result of `progress()` is committed."""
         self._confirmed = progress
         self._done = DoneEntries(progress)
+        self._is_choice_due = True  # keys below the floor may be left out
         self._unconfirmed = {one for one in self._unconfirmed if not self._done.covers(one)}
         if self._returned:
             self._returned[:] = [one for one in self._returned if one in self._unconfirmed]
@@ -448,22 +455,30 @@ class TimerIndex:
             header = self._folder.header(table.start, table.end, self._epoch_of(table.end - 1))
             # (I56) also what is popped and not confirmed: a start must find it
             entries = table.entries_with(self._unconfirmed)
-            run = await self._disk.offload(
-                write_run, self._folder, header, entries, list(table.keys())
-            )
+            run = await self._in_steps(write_run(self._folder, header, entries, table.keys()))
             publish(self._folder, run)  # no await from here on
-            run.left = len(table.heap)
-            run.buckets = Buckets(table.start, table.end)
-            run.buckets.add(table.offsets())
+            run.forget_taken(entries, table.heap)
             self._sealed.pop(0)
             self._runs.append(run)
             self._runs.sort(key=lambda one: one.header.start)
-            run.seek(run.start_after(self._done))
             self._list_sources()
             self._room.set()
 
+    async def _in_steps(self, steps: Generator[_ResultT | None]) -> _ResultT:
+        """The last step's result. Each one is a call in a worker thread: the interpreter is free
+        between two.
+        """
+        try:
+            while (result := await self._disk.offload(next, steps)) is None:
+                pass
+        finally:
+            steps.close()
+        return result
+
     def _choose_merge(self) -> list[TimerRun] | None:
         """The next merge. While one goes on, only later runs are merged, which are smaller."""
+        if not self._is_choice_due:
+            return None
         floor, popped = self._floor(), len(self._unconfirmed)
         first = self._runs.index(self._merging[-1]) + 1 if self._merging else 0
         for runs in self._neighbours(first):
@@ -475,6 +490,7 @@ class TimerIndex:
             window = choose_merge(sizes, left)
             if window is not None:
                 return runs[window]
+        self._is_choice_due = False
         return None
 
     def _neighbours(self, first: int) -> Iterator[list[TimerRun]]:
@@ -496,6 +512,7 @@ class TimerIndex:
         steps = merge_runs(self._folder, runs, self._done, self._floor())
         outer = len(self._merging)
         self._merging += runs
+        self._is_choice_due = True
         try:
             while True:
                 merged = await self._disk.offload(next, steps)
@@ -507,6 +524,7 @@ class TimerIndex:
                     await self._merge(smaller)
         finally:
             del self._merging[outer:]
+            self._is_choice_due = True
             steps.close()
         publish(self._folder, merged)  # no await until the runs are replaced
         merged.left = sum(run.left for run in runs)
@@ -528,6 +546,7 @@ class TimerIndex:
 
     def _list_sources(self) -> None:
         """The tables or runs have changed."""
+        self._is_choice_due = True
         end = self._frozen
         tables = [one for one in (*self._sealed, self._table) if end is None or one.start < end]
         self._heaps = [self._returned, *(table.heap for table in tables)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 KEYS_PER_FENCE: Final = 256
 """The hash of every so many keys is in memory: 300 KB for ten million keys."""
+_READS_PER_STEP: Final = 8
+"""Reads of one step of a load, in a worker thread: at most 5 ms."""
 
 
 class TimerRun:
@@ -99,8 +102,20 @@ class TimerRun:
         self.left -= 1
         self.buckets.remove(ENTRY.unpack(self.head)[1])
 
-    def forget_done(self, done: DoneEntries) -> None:
-        """Take everything that is done: 0.2 us for each such entry. Raises StorageError."""
+    def forget_taken(self, entries: Sequence[bytes], heap: Sequence[bytes]) -> None:
+        """`entries`: those of the new file, in order. Only those of `heap` are still pending; their
+        smallest one is the next.
+        """
+        if len(heap) < len(entries):
+            taken = set(entries).difference(heap)
+            assert len(taken) == len(entries) - len(heap), self.path
+            for entry in taken:
+                self.buckets.remove(ENTRY.unpack(entry)[1])
+        self.left = len(heap)
+        self.seek(bisect_left(entries, heap[0]) if heap else len(entries))
+
+    def forget_done(self, done: DoneEntries) -> Generator[None]:
+        """Take what is done, in steps: 0.2 us for each such entry. Raises StorageError."""
         position, header = 0, self.header
         certain = self.start_after(done)
         while position < header.entries:
@@ -117,6 +132,8 @@ class TimerRun:
                 )
             self.left -= len(data) // ENTRY_BYTES
             self.buckets.add(numbers_of(data, 1, 3), -1)
+            if position % (_READS_PER_STEP * TIMERS_BUFFERED) == 0:
+                yield
 
     # -- keys
 
@@ -164,8 +181,10 @@ def _keys_below(data: bytes, target: bytes) -> int:
     return search(count, lambda number: data[number * KEY_BYTES : (number + 1) * KEY_BYTES], target)
 
 
-def open_run(disk: Disk, path: Path) -> TimerRun:
-    """The run in a file, after its checksum was compared. Raises FileFormatError, OSError."""
+def open_run(disk: Disk, path: Path) -> Generator[None, None, TimerRun]:
+    """The run in a file, after its checksum was compared, in steps. Raises FileFormatError,
+    OSError.
+    """
     file = disk.open(path)
     try:
         header = decode_header(file.read_at(0, HEADER_BYTES))
@@ -174,6 +193,8 @@ def open_run(disk: Disk, path: Path) -> TimerRun:
         crc = 0
         for position in range(HEADER_BYTES, header.size, SCAN_BYTES):
             crc = crc32c(file.read_at(position, min(SCAN_BYTES, header.size - position)), crc)
+            if position % (_READS_PER_STEP * SCAN_BYTES) == HEADER_BYTES:
+                yield
         if crc != header.body_crc:
             raise FileFormatError("its checksum is wrong")
         buckets = Buckets(header.start, header.end)
@@ -184,6 +205,8 @@ def open_run(disk: Disk, path: Path) -> TimerRun:
             count = min(chunk, header.keys - number)
             data = file.read_at(header.keys_position + number * KEY_BYTES, count * KEY_BYTES)
             fences += numbers_of(data, 0, 2)[::KEYS_PER_FENCE]
+            if number % (_READS_PER_STEP * chunk) == 0:
+                yield
     finally:
         file.close()
     return TimerRun(disk, path, header, fences, buckets)

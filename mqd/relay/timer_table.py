@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Iterable, Iterator
 
 from mqd.limits import TIMER_TABLE_OFFSETS_MAX
-from mqd.relay.timer_format import ENTRY, KEY, NO_KEY, key_code
+from mqd.relay.timer_format import KEY, NO_KEY, key_code
 from mqd.types import Offset
 
 
@@ -71,6 +71,3 @@ class TimerTable:
         """The smallest offset of a pending entry."""
         lowest = min([entry[8:16] for entry in self.heap], default=None)
         return None if lowest is None else int.from_bytes(lowest, "big")
-
-    def offsets(self) -> list[Offset]:
-        return [ENTRY.unpack(entry)[1] for entry in self.heap]

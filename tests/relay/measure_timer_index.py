@@ -19,12 +19,16 @@ from uuid import UUID
 import trio
 
 from mqd.io.disk import ArgumentsT, OsDisk, ResultT
+from mqd.io.garbage import Garbage
 from mqd.relay.delay_progress import Progress
 from mqd.relay.timer_index import TimerIndex
 
 POPPED = 1_000_000
 LOOKED_UP = 2_000
-PER_SLICE = 1_000
+PER_SLICE = 50
+"""Records that are added, taken or looked up in one step of the event loop."""
+PER_COMMIT = 500
+LONG_STEP_S = 0.02
 NOW = 1_760_000_000_000
 MONTH_MS = 30 * 24 * 3_600_000
 
@@ -36,7 +40,7 @@ def main() -> None:
     options = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="mqd-delay-index-"))
     try:
-        trio.run(measure, directory, options.entries, options.keys)
+        trio.run(measure_as_a_node, directory, options.entries, options.keys)
     finally:
         shutil.rmtree(directory)
 
@@ -46,24 +50,34 @@ def new_index(directory: Path, keys: bool, disk: OsDisk | None = None) -> TimerI
 
 
 class LongestSteps(trio.abc.Instrument):
-    """The most CPU time that a step of a task, or a call in a worker thread, has taken. Other
-    processes of the machine do not change it much.
+    """The most CPU time that a step of a task, or a call in a worker thread, has taken since the
+    last report. Other processes of the machine do not change it much.
     """
 
     def __init__(self) -> None:
-        self.task_seconds = self.thread_seconds = self.began = 0.0
+        self.began = time.thread_time()  # the first step has begun already
+        self.steps: dict[str, tuple[int, float, int]] = {}
+        """Number of steps, the longest, and how many were longer than LONG_STEP_S."""
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
         self.began = time.thread_time()
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        self.task_seconds = max(self.task_seconds, time.thread_time() - self.began)
+        whose = "index" if task.name.endswith("TimerIndex.run") else "caller"
+        self.note(whose, time.thread_time() - self.began)
+
+    def note(self, whose: str, seconds: float) -> None:
+        number, longest, long = self.steps.get(whose, (0, 0.0, 0))
+        self.steps[whose] = number + 1, max(longest, seconds), long + (seconds > LONG_STEP_S)
 
     def report(self) -> None:
-        print(
-            f"  longest step of the event loop: {self.task_seconds * 1000:.1f} ms of CPU; "
-            f"of a worker thread: {self.thread_seconds * 1000:.1f} ms"
-        )
+        """Event loop: the task of the index, and its caller. Then the worker threads."""
+        for whose, (number, longest, long) in sorted(self.steps.items()):
+            print(
+                f"    longest of {number} steps, {whose}: {longest * 1000:.1f} ms of CPU; {long} "
+                f"took more than {LONG_STEP_S * 1000:.0f} ms"
+            )
+        self.steps.clear()
 
 
 class MeasuredDisk(OsDisk):
@@ -84,7 +98,12 @@ class MeasuredDisk(OsDisk):
         try:
             return call(*args)
         finally:
-            self.steps.thread_seconds = max(self.steps.thread_seconds, time.thread_time() - began)
+            self.steps.note("worker threads", time.thread_time() - began)
+
+
+async def measure_as_a_node(directory: Path, count: int, keys: bool) -> None:
+    with Garbage().begun():
+        await measure(directory, count, keys)
 
 
 async def measure(directory: Path, count: int, keys: bool) -> None:
@@ -105,6 +124,7 @@ async def measure(directory: Path, count: int, keys: bool) -> None:
                 await index.wait_for_room()
                 await trio.lowlevel.checkpoint()
         report("add", count, began, cpu)
+        steps.report()
         peak = resident_bytes() - before
         print(f"  memory: {peak / 2**20:.1f} MiB; {index.statistics()}")
         began, cpu = time.perf_counter(), time.process_time()
@@ -114,22 +134,26 @@ async def measure(directory: Path, count: int, keys: bool) -> None:
                 break
         late, used = time.perf_counter() - began, time.process_time() - cpu
         print(f"  merges end {late:.1f} s later (CPU {used:.1f} s)")
+        steps.report()
         now = resident_bytes() - before
         print(f"  memory: {now / 2**20:.1f} MiB; {index.statistics()}")
         await look_up(index, count, dice)
+        steps.report()
         await pop(index)
         steps.report()
         nursery.cancel_scope.cancel()
     progress, pending, known = index.progress(), len(index), index.next_offset
     del index
     began, cpu = time.perf_counter(), time.process_time()
-    index = new_index(directory, keys)
+    index = new_index(directory, keys, MeasuredDisk(steps))
     await index.load(progress, 0, known)
     report("restart", pending, began, cpu)
+    steps.report()
     print(f"  {known - index.next_offset} records of the log are read again")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(index.run)
         await pop(index)
+        steps.report()
         nursery.cancel_scope.cancel()
 
 
@@ -137,6 +161,8 @@ async def look_up(index: TimerIndex, count: int, dice: random.Random) -> None:
     began, cpu = time.perf_counter(), time.process_time()
     for number in range(LOOKED_UP):
         assert next(index.cancelled_by(dice.getrandbits(64) | 1, number * count // LOOKED_UP), 1)
+        if not number % PER_SLICE:
+            await trio.lowlevel.checkpoint()
     report("look up tombstones", LOOKED_UP, began, cpu)
     if not index.keeps_keys:
         return
@@ -144,6 +170,8 @@ async def look_up(index: TimerIndex, count: int, dice: random.Random) -> None:
     for number in range(LOOKED_UP):
         offset = number * count // LOOKED_UP
         assert next(index.replaced_by(dice.getrandbits(64) | 1, offset), None) is None
+        if not number % PER_SLICE:
+            await trio.lowlevel.checkpoint()
     report("look up later records", LOOKED_UP, began, cpu)
 
 
@@ -155,8 +183,9 @@ async def pop(index: TimerIndex) -> None:
         due, _, _ = index.pop()
         assert due >= last
         last = due
-        if not number % PER_SLICE:
+        if not number % PER_COMMIT:
             index.confirm(index.progress())
+        if not number % PER_SLICE:
             await trio.lowlevel.checkpoint()
     index.confirm(index.progress())
     report("pop", count, began, cpu)

@@ -35,7 +35,7 @@ from tests.seeds import seeds
 TOPIC_ID = UUID(int=7)
 SMALL = {
     timer_run: {"TIMERS_BUFFERED": 3, "KEYS_PER_FENCE": 2},
-    timer_files: {"TIMERS_PER_MERGE_STEP": 2, "KEYS_PER_FENCE": 2},
+    timer_files: {"TIMERS_PER_MERGE_STEP": 6, "KEYS_PER_FENCE": 2},
     timer_format: {
         "TIMER_RUNS_MERGED": 3,
         "TIMER_RUNS_MAX": 6,
