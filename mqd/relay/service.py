@@ -3,12 +3,16 @@
 A relay begins when this node begins to lead the partition, or when the topic becomes a delay topic.
 It ends with the leadership or the config, and begins again when its configs change. Where two nodes
 believe that they lead, the transaction coordinator fences one of them (producer.py).
+
+The relays of one partition run one after another, because they share the files of its timer index.
+When the topic is no delay topic any more, each node removes its files.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Final
 
 import trio
@@ -21,6 +25,7 @@ from mqd.log.service import LogService
 from mqd.relay.delay_relay import DelayRelay, Environment
 from mqd.relay.delay_topic import DelayTopic
 from mqd.relay.ports import Calls
+from mqd.relay.timer_files import delete_runs
 from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
 from mqd.types import TopicPartition
@@ -62,6 +67,27 @@ class _Led:
         self.scope = trio.CancelScope()
 
 
+class Turns:
+    """The users of the timer files of a partition, one after another (I56)."""
+
+    def __init__(self) -> None:
+        self.ends: dict[TopicPartition, trio.Event] = {}
+        """Set when the last one that has come has ended."""
+
+    @asynccontextmanager
+    async def turn(self, place: TopicPartition) -> AsyncIterator[None]:
+        before = self.ends.get(place)
+        ended = self.ends[place] = trio.Event()
+        try:
+            if before is not None:
+                await before.wait()
+            yield
+        finally:
+            ended.set()
+            if self.ends.get(place) is ended:
+                del self.ends[place]
+
+
 class RelayService:
     """All relays of one node."""
 
@@ -84,6 +110,10 @@ class RelayService:
         self._env = Environment(
             replica, logs, disk, clock, entropy, calls, partitions_of, watch.check
         )
+        self._disk = disk
+        self._turns = Turns()
+        self._delay_topics: set[str] = set()
+        """Whose partitions on this node may have files, also where it follows."""
         self._led: dict[TopicPartition, _Led] = {}
         self._nursery: trio.Nursery | None = None
 
@@ -99,9 +129,13 @@ class RelayService:
         """The leadership or the configs of a partition on this node may have changed."""
         place = partition.assignment.topic_partition
         led = self._led.get(place)
-        topic = None
-        if partition.is_leader and not partition.is_internal:
-            topic = DelayTopic.of(self._configs_of(place.topic))
+        topic = DelayTopic.of(self._configs_of(place.topic))
+        if place.topic.encode() not in self._replica.by_name:
+            self._delay_topics.discard(place.topic)
+        elif topic is not None:
+            self._delay_topics.add(place.topic)
+        if partition.is_internal or not partition.is_leader:
+            topic = None
         if led is not None and (
             topic is None
             or led.partition is not partition
@@ -116,23 +150,46 @@ class RelayService:
                 self._nursery.start_soon(self._run, led)
 
     def configs_changed(self, topic: str) -> None:
-        for partition in self._replica.by_name.get(topic.encode(), {}).values():
+        partitions = list(self._replica.by_name.get(topic.encode(), {}).values())
+        for partition in partitions:
             self.role_changed(partition)
+        if topic in self._delay_topics and DelayTopic.of(self._configs_of(topic)) is None:
+            self._delay_topics.remove(topic)
+            if self._nursery is not None:
+                self._nursery.start_soon(self._remove_files, topic, partitions)
+
+    async def _remove_files(self, topic: str, partitions: list[Partition]) -> None:
+        """The topic is no delay topic any more, unless it is one again."""
+        for partition in partitions:
+            async with self._turns.turn(partition.assignment.topic_partition):
+                if DelayTopic.of(self._configs_of(topic)) is not None:
+                    return
+                path = partition.log.path
+                try:
+                    await self._disk.offload(delete_runs, self._disk, path)
+                except OSError as error:
+                    logger.warning("cannot remove timers directory=%s reason=%s", path, error)
 
     async def _run(self, led: _Led) -> None:
-        with led.scope:
-            while True:
-                logger.info(
-                    "relay begins partition=%s target=%s",
+        if led.scope.cancel_called:
+            return
+        async with self._turns.turn(led.partition.assignment.topic_partition):
+            with led.scope:
+                await self._relay(led)
+
+    async def _relay(self, led: _Led) -> None:
+        while True:
+            logger.info(
+                "relay begins partition=%s target=%s",
+                led.partition.assignment.topic_partition,
+                led.topic.target,
+            )
+            try:
+                await DelayRelay(self._env, led.partition, led.topic).run()
+            except* (StorageError, OSError) as errors:
+                logger.error(
+                    "relay failed, will retry partition=%s reason=%s",
                     led.partition.assignment.topic_partition,
-                    led.topic.target,
+                    errors.exceptions[0],
                 )
-                try:
-                    await DelayRelay(self._env, led.partition, led.topic).run()
-                except* (StorageError, OSError) as errors:
-                    logger.error(
-                        "relay failed, will retry partition=%s reason=%s",
-                        led.partition.assignment.topic_partition,
-                        errors.exceptions[0],
-                    )
-                await trio.sleep(_AGAIN_SECONDS)
+            await trio.sleep(_AGAIN_SECONDS)

@@ -9,6 +9,8 @@ import trio
 
 from mqd.client import ClusterClient, Record, open_consumer, open_producer
 from mqd.client.admin import Admin
+from mqd.client.descriptions import ConfigChange, ConfigOperation, Resource, ResourceType
+from mqd.relay.timer_table import TimerTable
 from mqd.testing import Cluster, run, simulated
 from mqd.types import TopicPartition
 from tests.seeds import seeds
@@ -105,6 +107,51 @@ async def test_a_retry_topic_ends_in_dead_letters() -> None:
                 [dead] = await arrived(client, DEAD, 1)
         assert header(dead, "__dlq.errors.delivery.count") == 2
         assert header(dead, "mqd-first-failure") <= failed.timestamp
+
+
+def nodes_with_timers(cluster: Cluster) -> set[int]:
+    return {
+        node_id
+        for node_id in cluster.nodes
+        if any(one.suffix == ".timers" for one in cluster.disk(node_id).files("orders.delay"))
+    }
+
+
+async def change_target(client: ClusterClient, change: ConfigChange) -> None:
+    resource = Resource(ResourceType.TOPIC, "orders.delay")
+    assert await Admin(client).alter_configs({resource: [change]}) == {resource: None}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@simulated(seed=8)
+async def test_all_nodes_remove_the_timers_of_a_topic_that_delays_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(TimerTable, "is_full", lambda table, most, end: end - table.start >= 4)
+    headers = [("mqd-delay", b"3600000")]
+    async with Cluster(nodes=3) as cluster:
+        client = await cluster.client()
+        await make_topics(client, 3)
+        async with open_producer(client, delivery_timeout_s=120) as producer:
+            for number in range(8):
+                await producer.send("orders.delay", b"%d" % number, headers=headers)
+            await trio.sleep(5)
+            [leader] = nodes_with_timers(cluster)
+            cluster.nodes[leader].kill()
+            await trio.sleep(15)
+            await cluster.nodes[leader].start()
+            for number in range(8):
+                await producer.send("orders.delay", b"%d" % number, headers=headers)
+        await trio.sleep(5)
+        assert len(nodes_with_timers(cluster)) == 2
+        target = "mqd.delay.target"
+        await change_target(client, ConfigChange(target, ConfigOperation.DELETE))
+        await trio.sleep(3)
+        assert nodes_with_timers(cluster) == set()
+        await change_target(client, ConfigChange(target, ConfigOperation.SET, "orders"))
+        await trio.sleep(5)
+        assert len(nodes_with_timers(cluster)) == 1
 
 
 async def exactly_once() -> None:
