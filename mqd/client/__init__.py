@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from mqd.client.errors import (
         AcknowledgementFailed,
         AuthenticationFailed,
+        ClaimRefused,
         ClientClosed,
         ClientCrashed,
         ClientError,
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
     from mqd.client.range_plan import FetchedRange
     from mqd.client.ranges import RangeReader, open_range
     from mqd.client.raw_producer import RawProducer, end_transaction, open_raw_producer
+    from mqd.client.retry import attempts_of
     from mqd.client.security import Security
     from mqd.client.share_consumer import ShareConsumer, open_share_consumer
     from mqd.client.share_options import ShareOptions
@@ -98,6 +100,7 @@ __all__ = [
     "ArrowProducer",
     "AtTime",
     "AuthenticationFailed",
+    "ClaimRefused",
     "ClientClosed",
     "ClientCrashed",
     "ClientError",
@@ -152,6 +155,7 @@ __all__ = [
     "TransactionBroken",
     "TransactionalOptions",
     "TransactionalProducer",
+    "attempts_of",
     "connect",
     "end_transaction",
     "find",
@@ -200,6 +204,7 @@ _MODULES = {
     "ResourceType": "mqd.client.descriptions",
     "AcknowledgementFailed": "mqd.client.errors",
     "AuthenticationFailed": "mqd.client.errors",
+    "ClaimRefused": "mqd.client.errors",
     "ClientClosed": "mqd.client.errors",
     "ClientCrashed": "mqd.client.errors",
     "ClientError": "mqd.client.errors",
@@ -213,6 +218,7 @@ _MODULES = {
     "ProducerClosed": "mqd.client.errors",
     "TlsHandshakeFailed": "mqd.client.errors",
     "TransactionBroken": "mqd.client.errors",
+    "attempts_of": "mqd.client.retry",
     "Security": "mqd.client.security",
     "FetchedBatch": "mqd.client.fetched_batches",
     "Finding": "mqd.client.finding",

@@ -40,6 +40,7 @@ class BlockingProducer:
         self._wrapped = wrapped
 
     send = blocking(Producer.send)
+    retry = blocking(Producer.retry)
     flush = blocking(Producer.flush)
 
     def enqueue(self, *args: Any, **kwargs: Any) -> BlockingDelivery:
@@ -53,6 +54,7 @@ _enqueue = blocking(Producer.enqueue)
 class BlockingTransactionalProducer(BlockingProducer):
     """`TransactionalProducer` without await."""
 
+    claim = blocking(TransactionalProducer.claim)
     begin = blocking(TransactionalProducer.begin)
     commit = blocking(TransactionalProducer.commit)
     abort = blocking(TransactionalProducer.abort)

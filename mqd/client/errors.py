@@ -212,6 +212,21 @@ class TransactionBroken(ClientError):
     """Something of the transaction did not come about, so it cannot be committed: abort it."""
 
 
+class ClaimRefused(ClientError):
+    """Another transactional id owns a topic that one producer at a time may write to. `owner` is
+    that id."""
+
+    def __init__(self, topic: str, owner: str, transactional_id: str, *, lease_ms: str) -> None:
+        super().__init__(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            f"the topic {topic!r} is owned by the transactional id {owner!r}, so "
+            f"{transactional_id!r} may not write to it",
+            remedy=f"stop that producer, and claim the topic after {lease_ms} ms without a "
+            "transaction of it (mqd.producer.lease.ms)",
+        )
+        self.owner = owner
+
+
 class ProducerClosed(ClientError):
     """The producer was closed before the record was acknowledged."""
 

@@ -29,8 +29,10 @@ from mqd.client.nurseries import owned_nursery
 from mqd.client.partitioner import StickyPartitioner
 from mqd.client.producer_options import ProducerOptions, SendingOptions
 from mqd.client.record_checks import Headers, as_headers, check_destination, check_record
+from mqd.client.retry import check_acks, check_failed_record, check_retry_topic
 from mqd.client.routes import Route
 from mqd.errors import ErrorCode
+from mqd.protocol.record_reader import Record
 from mqd.types import TopicPartition
 
 _RECORD_BYTES_MAX = limits.REQUEST_BYTES_MAX // 2
@@ -49,6 +51,8 @@ class Producer(BatchSender):
         super().__init__(client, nursery, options)
         self._clock = client.clock
         self._routes: dict[str, Route] = {}
+        self._retry_topics: set[str] = set()
+        """Topics that `retry` has checked."""
         self._wait_for_outcome = self._wait_for
         """One bound method for all deliveries."""
 
@@ -154,6 +158,24 @@ class Producer(BatchSender):
         tp = TopicPartition(topic, self._choose(info, key, size, partition))
         self._on_queued(tp)
         return self._queue.reserve_batch(tp, size, trio.current_time())
+
+    async def retry(self, topic: str, record: Record) -> RecordMetadata:
+        """Send a record that could not be processed to a retry topic of mqd, unchanged. The record
+        returns after a delay, and is a dead letter in the end. See `attempts_of`.
+
+        Returns when the retry topic has it: only then may its offset be committed. Raises
+        ClientError as `send`: do not commit then. INVALID_CONFIG or UNKNOWN_TOPIC_OR_PARTITION:
+        there is no such retry topic.
+        """
+        check_topic(topic)
+        check_failed_record(record)
+        check_acks(self._acks)
+        self._check_accepts_records()
+        if topic not in self._retry_topics:
+            timeout_s = self._options.delivery_timeout_s
+            await check_retry_topic(self._client, topic, timeout_s=timeout_s)
+            self._retry_topics.add(topic)
+        return await self.send(topic, record.value, record.key, record.headers)
 
     async def flush(self) -> None:
         """Send everything without lingering. Returns when every record that was enqueued before the

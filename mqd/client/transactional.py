@@ -16,7 +16,9 @@ from contextlib import asynccontextmanager
 import trio
 
 from mqd.client.accumulator import Batch, Outcome, Sequences
+from mqd.client.arguments import check_above_zero, check_choice, check_topic
 from mqd.client.batch_sender import PRODUCE
+from mqd.client.claims import Access, check_access, refusal_of
 from mqd.client.cluster import ClusterClient, api, check_client
 from mqd.client.errors import ClientError, as_client_error
 from mqd.client.group_member import GroupMetadata
@@ -29,7 +31,7 @@ from mqd.client.producer_options import TransactionalOptions
 from mqd.client.txn import PRODUCE_V2_FROM, Phase
 from mqd.client.txn_calls import TransactionCalls
 from mqd.errors import ErrorCode, MqError
-from mqd.types import TopicPartition
+from mqd.types import EXCLUSIVE, WAIT, TopicPartition
 
 
 class TransactionalProducer(Producer):
@@ -99,6 +101,43 @@ class TransactionalProducer(Producer):
             yield self
             await self.commit()
         except BaseException:
+            await self._finish()
+            raise
+
+    async def claim(
+        self, topic: str, access: Access = "exclusive", *, timeout_s: float = 60.0
+    ) -> None:
+        """Become the owner of a topic with this `mqd.producer.access`: no other transactional id
+        can write to it, until this one had no transaction for `mqd.producer.lease.ms`. Call it
+        between transactions.
+
+        With `access="exclusive"`, raises ClaimRefused if another id owns the topic. With
+        `access="wait"`, waits until that id is idle, and raises ClaimRefused after `timeout_s`.
+        Raises ClientError INVALID_CONFIG if the topic has another access mode, and
+        DeadlineExceeded. After a refused claim the producer can be used. Cancel-safe: no
+        transaction stays open.
+        """
+        check_topic(topic)
+        check_choice("access", access, (EXCLUSIVE, WAIT))
+        check_above_zero("timeout_s", timeout_s)
+        super()._check_accepts_records()
+        deadline = trio.current_time() + timeout_s
+        await check_access(self._client, topic, access, timeout_s=timeout_s)
+        self._transactions.begin(version_2=False)  # its partitions are added before any record
+        try:
+            await self._calls.claim(TopicPartition(topic, 0), deadline=deadline)
+            await self.abort()
+        except MqError as error:
+            failure = as_client_error(error)
+            # Then nothing was added. Any other error may hide that it was.
+            if failure.code is not ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+                self._transactions.fail(failure, by_coordinator=True)
+            await self._finish()
+            id_, bound_s = self._transactions.transactional_id, self._close_timeout_s
+            raise await refusal_of(self._client, topic, id_, failure, timeout_s=bound_s) from error
+        except BaseException:
+            reason = ClientError(ErrorCode.REQUEST_TIMED_OUT, f"claiming {topic!r} was cancelled")
+            self._transactions.fail(reason)
             await self._finish()
             raise
 

@@ -43,7 +43,7 @@ from mqd.client.txn import (
     Transactions,
 )
 from mqd.errors import ErrorCode, MqError
-from mqd.types import NO_EPOCH, NO_PRODUCER_ID
+from mqd.types import NO_EPOCH, NO_PRODUCER_ID, TopicPartition
 
 REFUSED_FOR_S = 2.0
 REFUSED_PAUSE_S = 0.25
@@ -147,6 +147,21 @@ class TransactionCalls:
             at_most=ADD_PARTITIONS_CLIENTS_UP_TO,
         )
         return True
+
+    async def claim(self, tp: TopicPartition, *, deadline: float) -> None:
+        """Add a partition to the empty transaction, which makes its id the owner of the topic.
+        Retries until the deadline while a topic with `mqd.producer.access=wait` has another owner.
+        """
+        state = self.state
+        what = f"claiming the topic {tp.topic!r} for {state.transactional_id!r}"
+        await self._coordinator.call(
+            what,
+            ADD_PARTITIONS_TO_TXN,
+            lambda: state.add_body([tp]),
+            state.on_added,
+            deadline=deadline,
+            at_most=ADD_PARTITIONS_CLIENTS_UP_TO,
+        )
 
     async def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
         """Add offsets of a group to the transaction. Raises CommitFailed, or the error of a

@@ -18,6 +18,7 @@ from mqd.client.errors import (
 )
 from mqd.client.producer import Producer
 from mqd.client.sync import connect
+from mqd.protocol.record_reader import Record
 from mqd.types import TopicPartition
 from tests.client.fake import FETCH, INIT_PRODUCER_ID, PRODUCE, Hang
 from tests.client.loopback import Loopback, loopback
@@ -56,6 +57,43 @@ def test_a_round_trip(served: Loopback) -> None:
             consumer.seek(A0, 98)
             batch = consumer.next(timeout_s=10)
             assert batch is not None and batch.records[0].offset == 98
+
+
+def test_retries_and_claims(served: Loopback) -> None:
+    retries = {"mqd.delay.target": "a", "mqd.retry.backoff": "1s"}
+    with connect(served.address) as client:
+        client.admin.create_topic("a", 1, configs={"mqd.producer.access": "exclusive"})
+        client.admin.create_topic("a.retry", 1, configs=retries)
+        headers = [("trace", b"7"), ("trace", None)]
+        failed = Record(5, 1, b"k", b"v", headers)
+        with client.producer() as producer:
+            assert producer.retry("a.retry", failed).offset == 0
+        with client.consumer({TopicPartition("a.retry", 0): "beginning"}, end="end") as consumer:
+            [record] = [record for batch in consumer for record in batch.records]
+        assert (record.key, record.value, list(record.headers)) == (b"k", b"v", headers)
+        with client.transactional_producer("t") as owner:
+            owner.claim("a")
+            with owner.transaction():
+                owner.send("a", b"v")
+
+
+def test_the_offset_of_a_record_that_could_not_be_retried_is_not_committed(
+    served: Loopback,
+) -> None:
+    with connect(served.address) as client:
+        client.admin.create_topic("a", 1)
+        with client.producer() as producer:
+            producer.send("a", b"v")
+            with (
+                pytest.raises(ClientError, match="'a' is no retry topic"),
+                client.group_consumer("g", ["a"], reset="beginning") as consumer,
+            ):
+                batch = consumer.next(timeout_s=10)
+                assert batch is not None
+                producer.retry("a", batch.records[0])
+        with client.group_consumer("g", ["a"], reset="beginning") as consumer:
+            batch = consumer.next(timeout_s=10)
+            assert batch is not None and batch.records[0].offset == 0
 
 
 def test_share_groups(served: Loopback) -> None:

@@ -40,6 +40,7 @@ from mqd.client import (
     Producer,
     RangeReader,
     RawProducer,
+    Record,
     Resource,
     ResourceType,
     ScramMechanism,
@@ -278,14 +279,17 @@ RECORD = {
     "partition": 0,
 }
 SENT = {**RECORD, "deliver_at": 1, "delay": None}
+FAILED = {"topic": "a", "record": Record(0, 1, b"k", b"v")}
 OFFSETS = {"offsets": {A0: CommittedOffset(1)}, "group": GroupMetadata("g")}
 METHODS: dict[type, dict[str, Arguments]] = {
     Admin: ADMIN,
-    Producer: {"send": SENT, "enqueue": RECORD, "flush": {}},
+    Producer: {"send": SENT, "enqueue": RECORD, "retry": FAILED, "flush": {}},
     TransactionalProducer: {
         "send": SENT,
         "enqueue": RECORD,
+        "retry": FAILED,
         "flush": {},
+        "claim": {"topic": "a", "access": "exclusive", "timeout_s": 1.0},
         "begin": {},
         "commit": {},
         "abort": {},
@@ -433,7 +437,7 @@ def test_the_table_has_every_public_function() -> None:
         for name in mqd.client.__all__
         if inspect.isfunction(getattr(mqd.client, name, None)) and "arrow" not in name
     }
-    assert public == {*OPENERS, *FUNCTIONS, "connect"}
+    assert public == {*OPENERS, *FUNCTIONS, "attempts_of", "connect"}
     for kind, table in METHODS.items():
         methods = {name for name, _ in inspect.getmembers(kind, callable) if name[0] != "_"}
         assert methods - WITHOUT_ARGUMENTS - {"arrow_batches"} == set(table), kind
