@@ -328,11 +328,11 @@ SUBSCRIBED_NAMES_MAX = 10_000
 """Topic names in the subscription of one member of a consumer group: a tenth of a second."""
 SHARE_OFFSET_MAX = 2**63 - 2
 """The last offset of a share partition: the one behind it is an INT64, too."""
-SHARE_STATE_RANGES_MAX = 12_000
+SHARE_STATE_RANGES_MAX = 10_500
 """Batches of one share partition at its share coordinator. Its leader has fewer
-(share/service.py). A snapshot takes 240 KB, and 20 ms.
+(share/service.py). A snapshot takes 210 KB, and 20 ms.
 """
-SHARE_CHANGE_BATCHES_MAX = 2_000
+SHARE_CHANGE_BATCHES_MAX = 1_000
 """Batches in one change of a share partition. Leaders send at most half of it."""
 SHARE_RESPONSE_RANGES_MAX = 50_000
 """Batches in one response of ReadShareGroupState, 5 us each. A leader reads one share partition."""

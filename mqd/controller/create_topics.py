@@ -186,13 +186,7 @@ def _create_topic(
             f"Topic {topic.name!r} collides with existing topic {collision!r}: the names differ "
             "only in '.' and '_'.",
         )
-    configs = _checked_configs(topic.configs)
-    check_delay_configs(image, topic.name, None, dict(configs))
-    if topic.name in INTERNAL_TOPICS and dict(configs).get(STORAGE, "").strip() == IN_MEMORY:
-        raise MqError(
-            ErrorCode.INVALID_CONFIG,
-            f"The internal topic {topic.name!r} cannot have {STORAGE}={IN_MEMORY}.",
-        )
+    configs = _checked_configs(image, topic) if topic.configs else ()
     if topic.assignments:
         replica_lists = _assigned(image, topic)
     else:
@@ -210,21 +204,27 @@ def _create_topic(
     return CreateTopic(topic.name, topic.topic_id, placements_of(image, replica_lists), configs)
 
 
-def _checked_configs(configs: tuple[tuple[str, str | None], ...]) -> tuple[tuple[str, str], ...]:
+def _checked_configs(image: MetadataImage, topic: NewTopic) -> tuple[tuple[str, str], ...]:
     """The last value of a name counts.
 
     Raises INVALID_CONFIG for a null, an unknown name or a bad value.
     """
-    nulls = sorted(name for name, value in configs if value is None)
+    nulls = sorted(name for name, value in topic.configs if value is None)
     if nulls:
         raise MqError(
             ErrorCode.INVALID_CONFIG,
             f"Null value not supported for topic configs: {', '.join(nulls)}",
         )
-    checked = {name: value for name, value in configs if value is not None}
+    checked = {name: value for name, value in topic.configs if value is not None}
     check_overrides_fit(checked)
     validate_topic_configs(checked)
     check_fixed_configs({}, checked, is_new=True)
+    check_delay_configs(image, topic.name, None, checked)
+    if topic.name in INTERNAL_TOPICS and checked.get(STORAGE, "").strip() == IN_MEMORY:
+        raise MqError(
+            ErrorCode.INVALID_CONFIG,
+            f"The internal topic {topic.name!r} cannot have {STORAGE}={IN_MEMORY}.",
+        )
     return tuple(sorted(checked.items()))
 
 

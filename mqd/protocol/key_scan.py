@@ -11,6 +11,8 @@ from mqd.protocol.record_reader import INT64_MAX, INT64_MIN, Record, read_record
 
 RECORDS_AT_ONCE = 4096
 """Records of a scan between two pauses: 2 to 4 ms."""
+_MATCH_WEIGHT = 16
+"""A record with the key takes as long as so many others."""
 
 
 def add_hashes(
@@ -74,11 +76,12 @@ def add_hashes(
 def records_with_key(
     records: bytes | memoryview, header: BatchHeader, key: bytes
 ) -> Iterator[Record | None]:
-    """The records with this key, in their order. None for a pause after `RECORDS_AT_ONCE` records.
+    """The records with this key, in their order. None for a pause after the time of
+    `RECORDS_AT_ONCE` records without the key.
 
     MqError(CORRUPT_MESSAGE) if the records cannot be read. 0.5 us a record without the key.
     """
-    position, end, wanted = 0, len(records), len(key)
+    position, end, wanted, weight = 0, len(records), len(key), 0
     fixed_timestamp = header.max_timestamp if header.is_log_append_time else None
     try:
         for index in range(header.records_count):
@@ -122,8 +125,11 @@ def records_with_key(
                 ):
                     raise corrupt(f"record {index} has offset delta {offset_delta}")
                 yield Record(header.base_offset + offset_delta, timestamp, found, value, headers)
+                weight += _MATCH_WEIGHT
             position = following
-            if not (index + 1) % RECORDS_AT_ONCE:
+            weight += 1
+            if weight >= RECORDS_AT_ONCE:
+                weight = 0
                 yield None
     except IndexError:
         raise corrupt("a record is cut off") from None

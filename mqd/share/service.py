@@ -22,7 +22,7 @@ from mqd.back_off import parse_back_off
 from mqd.errors import ErrorCode, MqError
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk, FileRange
-from mqd.limits import KIB, MIB
+from mqd.limits import KIB, MIB, SHARE_STATE_RANGES_MAX
 from mqd.log.service import LogService
 from mqd.protocol.chunks import Unread
 from mqd.protocol.record_reader import Record
@@ -43,7 +43,7 @@ from mqd.share.key_affinity import KeyOf
 from mqd.share.partition_letters import PartitionLetters
 from mqd.share.ports import GroupOption, InSlices, Persister, ShareKey
 from mqd.share.reading import ReadBatch, keys_of, read_batches
-from mqd.share.record_states import Batch, RecordState
+from mqd.share.record_states import RANGE_BYTES, Batch, RecordState
 from mqd.share.sessions import ShareSession, ShareSessions
 from mqd.share.share_partition import (
     Acknowledgement,
@@ -57,9 +57,10 @@ from mqd.types import NO_OFFSET, Offset
 
 logger = logging.getLogger(__name__)
 
-STATE_BYTES_MAX: Final = 2 * MIB
-"""Memory of the states of one share partition: about 10,000 unfinished records between finished
-ones."""
+STATE_BYTES_MAX: Final = MIB
+"""Memory of the states of one share partition: about 5,000 unfinished records between finished
+ones. Acknowledgements may take twice as much."""
+assert 2 * STATE_BYTES_MAX // RANGE_BYTES < SHARE_STATE_RANGES_MAX
 _READ_BYTES_MAX: Final = MIB
 """Read from one partition for one fetch."""
 _READ_BYTES_MIN: Final = 64 * KIB
