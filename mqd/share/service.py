@@ -14,6 +14,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final, NamedTuple, Protocol
 
 import trio
@@ -659,6 +660,8 @@ class ShareService:
             writes: list[_Write] = []
             batches: list[Batch] = []
             while led.writes and len(batches) < _BATCHES_PER_WRITE:
+                if batches and _overlap(batches, led.writes[0].update.batches):
+                    break  # a record that changed again: the share coordinator refuses overlaps
                 writes.append(led.writes.pop(0))
                 batches.extend(writes[-1].update.batches)
             led.in_flight = writes
@@ -791,6 +794,12 @@ def _read_with_expired(
 
 def _topic_of(led: LedSharePartition) -> str:
     return led.partition.assignment.topic_partition.topic
+
+
+def _overlap(some: Sequence[Batch], others: Sequence[Batch]) -> bool:
+    """Whether a record is in both. None is twice in one of them."""
+    ordered = sorted((*some, *others))
+    return any(one.last_offset >= following.first_offset for one, following in pairwise(ordered))
 
 
 def _core_of(led: LedSharePartition) -> SharePartition:
