@@ -146,7 +146,8 @@ def _unescape(text: str, what: str) -> str:
         digits = text[position : position + 4]
         if not _HEX.fullmatch(digits):
             raise ConfigError(
-                f"{what} has \\u without four hexadecimal digits; write \\\\u for a backslash and u"
+                f"{what} has a Unicode escape without four hexadecimal digits; "
+                "write two backslashes for one"
             )
         characters.append(chr(int(digits, 16)))
         position += 4
