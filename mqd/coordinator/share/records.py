@@ -9,6 +9,7 @@ Both have the same key: group, topic id, partition.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,6 +17,7 @@ from typing import Any, Final
 from mqd.coordinator.record_format import RecordFormat, RecordFormatError, decode_record
 from mqd.coordinator.shard import CoordinatorRecord
 from mqd.protocol.apis.read_share_group_state import STATE_BATCHES
+from mqd.protocol.primitives import pack_unsigned_varint
 from mqd.protocol.schema import INT32, INT64, STRING, UUID, Field, field, message
 from mqd.share.ports import ShareKey
 from mqd.share.record_states import Batch, RecordState
@@ -82,10 +84,40 @@ _FORMATS: Final = {one.kind: one for one in (_SNAPSHOT, _UPDATE)}
 
 
 def encode(key: ShareKey, value: ShareSnapshot | ShareUpdate) -> CoordinatorRecord:
+    """As the schema says. Batches are packed by hand: a snapshot has up to 10,500 of them, which
+    take 5 ms, and 40 ms by the schema.
+    """
     fields = {name: getattr(value, name) for name in type(value).__slots__}
-    fields["state_batches"] = [batch_row(one) for one in value.state_batches]
-    found = _SNAPSHOT if isinstance(value, ShareSnapshot) else _UPDATE
-    return found.encode(key._asdict(), fields, 0)
+    fields["state_batches"] = ()
+    found, position = (
+        (_SNAPSHOT, _SNAPSHOT_BATCHES)
+        if isinstance(value, ShareSnapshot)
+        else (_UPDATE, _UPDATE_BATCHES)
+    )
+    record = found.encode(key._asdict(), fields, 0)
+    empty = record.value
+    assert empty is not None
+    assert empty[position] == 1, "the array of batches is elsewhere"
+    rows = b"".join(map(_packed, value.state_batches))
+    count = pack_unsigned_varint(len(value.state_batches) + 1)  # compact
+    return CoordinatorRecord(record.key, empty[:position] + count + rows + empty[position + 1 :])
+
+
+_SNAPSHOT_BATCHES: Final = 2 + 4 + 4 + 4 + 8 + 8 + 8
+_UPDATE_BATCHES: Final = 2 + 4 + 4 + 8
+"""Where the array of batches begins: all fields before it have a fixed size."""
+_ROW: Final = struct.Struct(">qqbhB")
+"""First and last offset, state, count, and no tagged field."""
+_DELAYED_ROW: Final = struct.Struct(">qqbhBHBq")
+"""The same with one: tag 10,000 as a varint, size, time."""
+_TIME_TAG: Final = 0x904E
+
+
+def _packed(batch: Batch) -> bytes:
+    first, last, state, count, time_ms = batch
+    if time_ms:
+        return _DELAYED_ROW.pack(first, last, state, count, 1, _TIME_TAG, 8, time_ms)
+    return _ROW.pack(first, last, state, count, 0)
 
 
 def tombstone(key: ShareKey) -> CoordinatorRecord:

@@ -162,7 +162,7 @@ def gapped(count: int, first: int = 0) -> tuple[Batch, ...]:
 def test_the_batches_of_a_state_have_a_bound() -> None:
     coordinator = Coordinator()
     coordinator.initialize(0)
-    step = SHARE_CHANGE_BATCHES_MAX
+    step = SHARE_CHANGE_BATCHES_MAX // 2
     for begin in range(0, SHARE_STATE_RANGES_MAX, step):
         coordinator.write(*gapped(step, first=10 * begin))
     assert len(coordinator.read()[1]) == SHARE_STATE_RANGES_MAX
@@ -171,7 +171,7 @@ def test_the_batches_of_a_state_have_a_bound() -> None:
     # what makes it no larger is stored
     coordinator.write(Batch(9, 14, ACKNOWLEDGED, 1))
     assert len(coordinator.read()[1]) == SHARE_STATE_RANGES_MAX - 1
-    refused = coordinator.refused(write(coordinator.key, *gapped(step + 1)))
+    refused = coordinator.refused(write(coordinator.key, *gapped(SHARE_CHANGE_BATCHES_MAX + 1)))
     assert refused is ErrorCode.INVALID_REQUEST
 
 
