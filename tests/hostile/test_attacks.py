@@ -54,6 +54,7 @@ OPTIONS = {
     "group.members.memory.bytes": str(32 * MIB),
     "metadata.image.max.bytes": str(16 * MIB),
     "offsets.topic.num.partitions": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
 }
 
 
