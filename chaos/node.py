@@ -9,20 +9,21 @@ outgoing connection could take the port of a killed node before its restart.
 from __future__ import annotations
 
 import os
-import random
 import signal
 import socket
 import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from functools import cache
 from pathlib import Path
 
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 POLL_INTERVAL_S = 0.005
 PORTS = range(20_000, 32_000)
+BLOCK_PORTS = 200
 CLUSTER_ID = "bXFkLXRyaWFsLWNsdXN0ZQ"
 CLUSTER_SECRET = "what the nodes of a chaos run know"
 """With a secret, so that the nodes authenticate one another as in production."""
@@ -46,18 +47,64 @@ def free_port() -> int:
 
 
 def free_ports(count: int, *, step: int = 1) -> list[int]:
-    """`count` such ports, `step` apart. Raises NodeFailed."""
-    random_source = random.SystemRandom()
-    for _ in range(200):
-        first = random_source.choice(PORTS)
-        with ExitStack() as probes:
-            try:
-                for port in range(first, first + count * step):
-                    probes.enter_context(socket.socket()).bind((LOOPBACK, port))
-            except OSError:
-                continue
-            return list(range(first, first + count * step, step))
-    raise NodeFailed(f"no {count} free ports {step} apart between {PORTS.start} and {PORTS.stop}")
+    """`count` such ports, `step` apart. No other process gets them, nor the ports between them, and
+    this process gets others until it has received its whole block. Raises NodeFailed.
+    """
+    return _own_block().take(count, step)
+
+
+@cache
+def _own_block() -> PortBlock:
+    return PortBlock()
+
+
+class PortBlock:
+    """Ports for one process. A probe alone is not enough: two processes can find the same port
+    free before one of them listens.
+
+    The claim is a socket with an abstract name: no other process can bind that name until this one
+    has ended. Such names are unique within a network namespace, as ports are.
+    """
+
+    def __init__(self, all_ports: range = PORTS) -> None:
+        self._claim, self.ports = self._claimed(all_ports)
+        self._next = self.ports.start
+
+    @staticmethod
+    def _claimed(all_ports: range) -> tuple[socket.socket, range]:
+        for first in all_ports[::BLOCK_PORTS]:
+            claim = socket.socket(socket.AF_UNIX)
+            with suppress(OSError):
+                claim.bind(f"\0mqd-ports-{first}")
+                return claim, range(first, first + BLOCK_PORTS)
+            claim.close()
+        raise NodeFailed(
+            f"other processes have claimed all blocks of {BLOCK_PORTS} ports between "
+            f"{all_ports.start} and {all_ports.stop}; end some of them"
+        )
+
+    def take(self, count: int, step: int = 1) -> list[int]:
+        """Raises NodeFailed."""
+        length = count * step
+        assert length <= len(self.ports), length
+        for _ in self.ports:
+            if self._next + length > self.ports.stop:
+                self._next = self.ports.start
+            first = self._next
+            with ExitStack() as probes:
+                try:
+                    for port in range(first, first + length):
+                        probes.enter_context(socket.socket()).bind((LOOPBACK, port))
+                except OSError:
+                    self._next = port + 1
+                    continue
+            self._next = first + length
+            return list(range(first, first + length, step))
+        raise NodeFailed(f"no {count} free ports {step} apart among {self.ports}")
+
+    def close(self) -> None:
+        """Another process may claim the block."""
+        self._claim.close()
 
 
 def write_peers(

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import trio
 
-from chaos.node import KafkaNode, Node, free_port
+from chaos.node import KafkaNode, Node, free_port, free_ports
 from mqd.peers import load_peers
 from tests.hostile.attack import KNOWN_TOPIC, Attack
 from tests.hostile.attacker import END
@@ -80,7 +80,7 @@ def mqd(directory: Path, known: int, *, has_logins: bool = False) -> Iterator[Po
 @contextmanager
 def kafka(directory: Path, known: int, *, has_logins: bool = False) -> Iterator[Ports]:
     """Apache Kafka 4.3.1 in the same way."""
-    port = free_port()
+    port, _controller_port = free_ports(2)
     ports, options = Ports(port), []
     if has_logins:
         directory.mkdir(parents=True, exist_ok=True)
