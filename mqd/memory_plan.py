@@ -1,6 +1,6 @@
 """How the memory of the machine is divided: one share for each kind of state. Pure.
 
-Connections, the four kinds of state and topics in memory have eleven sixteenths of the memory
+Connections, the six kinds of state and topics in memory have eleven sixteenths of the memory
 together, unless options say otherwise. The metadata of the cluster is counted too, but its bound
 has no share: it must be the same on all nodes. Batches that the broker decompresses have a fixed
 bound (server/batch_work.py).
@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 from mqd.limits import INSPECTED_BYTES_LARGEST, MIB
 
-SHARE_BYTES_MIN: Final = 16 * MIB
-"""No share is smaller by default. Six of these fit into seven eighths of 110 MiB."""
+SHARE_BYTES_MIN: Final = 8 * MIB
+"""No share is smaller by default. On a machine of 128 MiB, all shares fit into seven eighths."""
 MEMBERS_BYTES_MAX: Final = 512 * MIB
 """The share of group members is no larger by default."""
 
@@ -28,6 +28,10 @@ class MemoryPlan(NamedTuple):
     groups: int
     members: int
     transactions: int
+    share_states: int
+    """At share coordinators."""
+    share_partitions: int
+    """At the leaders of their partitions."""
     producers: int
     topics: int
     metadata: int
@@ -39,7 +43,7 @@ class MemoryPlan(NamedTuple):
             chosen = options[option]
             return chosen if isinstance(chosen, int) else max(machine // part, SHARE_BYTES_MIN)
 
-        members = share("group.members.memory.bytes", 8)
+        members = share("group.members.memory.bytes", 16)
         if options["group.members.memory.bytes"] is None:
             members = min(members, MEMBERS_BYTES_MAX)
         metadata = options["metadata.image.max.bytes"]
@@ -50,6 +54,8 @@ class MemoryPlan(NamedTuple):
             groups=share("group.coordinator.memory.bytes", 8),
             members=members,
             transactions=share("transaction.coordinator.memory.bytes", 16),
+            share_states=share("share.coordinator.memory.bytes", 32),
+            share_partitions=share("group.share.partition.memory.bytes", 32),
             producers=share("producer.state.memory.bytes", 16),
             topics=share("memory.topics.max.bytes", 16),
             metadata=metadata,

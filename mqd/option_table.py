@@ -682,7 +682,7 @@ _TABLE: Final = (
         LONG,
         None,
         DONE,
-        "Memory bound for the metadata of the members of all groups of a node; not set: 1/8 of "
+        "Memory bound for the metadata of the members of all groups of a node; not set: 1/16 of "
         "its memory, at most 512 MiB",
         minimum=limits.MIB,
     ),
@@ -857,6 +857,14 @@ _TABLE: Final = (
         "Records of one partition that may be locked at once",
         minimum=100,
         maximum=10000,
+    ),
+    _node(
+        "group.share.partition.memory.bytes",
+        LONG,
+        None,
+        DONE,
+        "Memory bound of the share partitions that a node leads; not set: 1/32 of its memory",
+        minimum=limits.MIB,
     ),
     _node(
         "group.share.record.lock.duration.ms",
@@ -2331,6 +2339,15 @@ _TABLE: Final = (
         FIXED,
         "Bytes per read when share state is loaded",
         minimum=1,
+    ),
+    _node(
+        "share.coordinator.memory.bytes",
+        LONG,
+        None,
+        DONE,
+        "Memory bound of the stored states of all share partitions, if one node coordinated them "
+        "all; not set: 1/32 of its memory",
+        minimum=limits.MIB,
     ),
     _node(
         "share.coordinator.snapshot.update.records.per.snapshot",

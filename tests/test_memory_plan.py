@@ -24,8 +24,8 @@ def test_the_shares_fit_seven_eighths_of_any_machine(machine: int) -> None:
 def test_the_defaults_on_a_machine_of_one_gibibyte() -> None:
     plan = MemoryPlan.of(config(), 1024 * MIB)
     assert str(plan) == (
-        "total=1024 machine=1024 connections=256 groups=128 members=128 transactions=64 "
-        "producers=64 topics=64 metadata=256 batches=64"
+        "total=1024 machine=1024 connections=256 groups=128 members=64 transactions=64 "
+        "share_states=32 share_partitions=32 producers=64 topics=64 metadata=256 batches=64"
     )
     assert not plan.is_too_large
     assert MemoryPlan.of(config(), 512 * MIB).is_too_large

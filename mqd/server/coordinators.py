@@ -164,7 +164,7 @@ class Coordinators:
         self.shares = CoordinatorService(
             topic=SHARE_STATE_TOPIC,
             make_shard=lambda index: ShareShard(
-                self._topics, options, index, share=share(SHARE_STATE_TOPIC, plan.transactions)
+                self._topics, options, index, share=share(SHARE_STATE_TOPIC, plan.share_states)
             ),
             check=lambda op: None,
             partitions=lambda: self._topics.partitions(SHARE_STATE_TOPIC),
@@ -213,6 +213,7 @@ class Coordinators:
             ),
             in_slices=finished_in_slices,
             sessions_max=config.integer("group.share.max.share.sessions"),
+            memory_bytes_max=plan.share_partitions,
         )
         self._markers = MarkerSender(
             leader_of=self._leader_of,

@@ -23,7 +23,7 @@ from mqd.back_off import parse_back_off
 from mqd.errors import ErrorCode, MqError
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk, FileRange
-from mqd.limits import KIB, MIB, SHARE_STATE_RANGES_MAX
+from mqd.limits import KIB, MIB
 from mqd.log.service import LogService
 from mqd.protocol.chunks import Unread
 from mqd.protocol.record_reader import Record
@@ -41,6 +41,7 @@ from mqd.resource_configs import (
 from mqd.share.dead_letter_writer import DeadLetterWriter, Records
 from mqd.share.dead_letters import Target
 from mqd.share.key_affinity import KeyOf
+from mqd.share.memory import LED_BYTES, ShareMemory
 from mqd.share.partition_letters import PartitionLetters
 from mqd.share.ports import GroupOption, InSlices, Persister, ShareKey
 from mqd.share.reading import ReadBatch, keys_of, read_batches
@@ -58,10 +59,6 @@ from mqd.types import NO_OFFSET, Offset
 
 logger = logging.getLogger(__name__)
 
-STATE_BYTES_MAX: Final = MIB
-"""Memory of the states of one share partition: about 5,000 unfinished records between finished
-ones. Acknowledgements may take twice as much."""
-assert 2 * STATE_BYTES_MAX // RANGE_BYTES < SHARE_STATE_RANGES_MAX
 _READ_BYTES_MAX: Final = MIB
 """Read from one partition for one fetch."""
 _READ_BYTES_MIN: Final = 64 * KIB
@@ -166,6 +163,11 @@ class LedSharePartition:
     """Fetches that wait for available records."""
 
     @property
+    def size(self) -> int:
+        """Bytes in memory."""
+        return LED_BYTES + (0 if self.core is None else self.core.size)
+
+    @property
     def is_current(self) -> bool:
         return (
             not self.is_dropped
@@ -190,7 +192,9 @@ class ShareService:
         dead_letters: DeadLetterPort,
         in_slices: InSlices,
         sessions_max: int,
+        memory_bytes_max: int,
     ) -> None:
+        """`memory_bytes_max`: of all share partitions (memory_plan.py)."""
         self.sessions = ShareSessions(sessions_max)
         self._replica = replica
         self._logs = logs
@@ -203,6 +207,7 @@ class ShareService:
         self._in_slices = in_slices
         self._reads = trio.Semaphore(_READS_AT_ONCE)
         self._led: dict[ShareKey, LedSharePartition] = {}
+        self.memory = ShareMemory(memory_bytes_max, self._led.values)
         self.bugs = 0
         """Share partitions that were dropped because of an unexpected exception."""
         self._nursery: trio.Nursery | None = None
@@ -302,6 +307,8 @@ class ShareService:
     async def _load(self, led: LedSharePartition) -> None:
         try:
             stored = await self._persister.read(led.key, led.leader_epoch)
+            size = LED_BYTES + RANGE_BYTES * len(stored.batches)
+            self.memory.load(size, self._clock.monotonic())
             start_offset = stored.start_offset
             if start_offset == NO_OFFSET:
                 start_offset = await self._first_offset(led)
@@ -369,7 +376,7 @@ class ShareService:
             delivery_count=option(group_id, "share.delivery.count.limit"),
             record_locks=option(group_id, "share.partition.max.record.locks"),
             lock_seconds=option(group_id, "share.record.lock.duration.ms") / 1000,
-            state_bytes=STATE_BYTES_MAX,
+            state_bytes=self.memory.part(self._clock.monotonic()),
             back_off=parse_back_off(option(group_id, RETRY_BACK_OFF)),
             dead_letters=self._dead_letters.target(group_id, _topic_of(led)) is not None,
         )
@@ -578,9 +585,9 @@ class ShareService:
         core = _core_of(led)
         if not led.is_current:
             raise led.partition.not_leader()
-        work = core.acknowledging(
-            member_id, acknowledgements, self._clock.monotonic(), wall_ms=self._clock.wall_ms()
-        )
+        now = self._clock.monotonic()
+        core.limits = core.limits._replace(state_bytes=self.memory.part(now))
+        work = core.acknowledging(member_id, acknowledgements, now, wall_ms=self._clock.wall_ms())
         with self._dropped_after_bug(led), closing(work):
             if sum(len(one.types) for one in acknowledgements) <= _AT_ONCE_MAX:
                 update = all_slices(work)

@@ -182,6 +182,11 @@ class SharePartition:
         time_ms = max(0, batch.time_ms) if has_time else 0
         return batch._replace(state=state, delivery_count=count, time_ms=time_ms)
 
+    @property
+    def size(self) -> int:
+        """Bytes in memory."""
+        return self.states.size + (0 if self.affinity is None else self.affinity.size)
+
     # -- acquire -----------------------------------------------------------------------------------
 
     def next_fetch_offset(self) -> Offset | None:

@@ -38,6 +38,7 @@ the attacks all clients must be served.
 """
 _FLOODED = {
     "group.coordinator.memory.bytes": str(MIB),
+    "share.coordinator.memory.bytes": str(MIB),
     "transaction.coordinator.memory.bytes": str(MIB),
     "max.connections": "25",
 }

@@ -14,16 +14,17 @@ import pytest
 import trio
 
 from mqd.errors import ErrorCode
-from mqd.limits import LARGE_REQUESTS_AT_ONCE, SHARE_SESSION_UNKNOWN_MAX
+from mqd.limits import LARGE_REQUESTS_AT_ONCE, MIB, SHARE_SESSION_UNKNOWN_MAX
 from mqd.protocol import apis
 from mqd.protocol.batch import iterate_batches
 from mqd.protocol.record_reader import Record, iterate_records
 from mqd.server.context import CLIENT
 from mqd.server.memory import PARKED_ROW_BYTES
-from tests.nodes import ask, connected, create_topic, one_node_peers
+from tests.nodes import ask, connected, create_topic, node, one_node_peers
 from tests.server.test_share_groups import (
     ACCEPT,
     GROUP,
+    OPTIONS,
     SECONDS_MAX,
     TOPIC,
     Member,
@@ -157,3 +158,23 @@ async def test_records_come_from_the_file(tmp_path: Path) -> None:
             if len(records) >= 4:
                 break
         assert [one.value for one in records] == [b"0", b"1", value, b"3"]
+
+
+async def test_unfinished_records_take_no_more_than_the_bound_of_the_node(tmp_path: Path) -> None:
+    """A share partition that is alone may have 1,310 ranges with it, and twice as many for
+    acknowledgements."""
+    options = {**OPTIONS, "group.share.partition.memory.bytes": str(MIB)}
+    async with node(tmp_path, options=options) as one, connected(one) as client:
+        await create_topic(client, TOPIC)
+        await configure(client, share_auto_offset_reset="earliest")
+        await write(client, *[b""] * 3_000)
+        await write(client, b"later")
+        member = Member(client, "m1")
+        await member.join()
+        assert sum(last - first + 1 for first, last, _ in await member.fetch()) == 3_000
+        row = await member.row(*[(offset, offset, ACCEPT) for offset in range(1, 3_000, 2)])
+        assert row.acknowledge_error_code == ErrorCode.INVALID_RECORD_STATE
+        assert await member.fetch(*[(n, n, ACCEPT) for n in range(1, 2_400, 2)], wait_ms=0) == []
+        assert await member.fetch(*[(n, n, ACCEPT) for n in range(0, 2_400, 2)]) == [
+            (3_000, 3_000, 1)
+        ]

@@ -10,10 +10,11 @@ import pytest
 
 from mqd.client.peer import PeerConnection
 from mqd.errors import ErrorCode
+from mqd.limits import MIB
 from mqd.server import share_offsets, share_state_requests
 from mqd.server.handlers import describe_share_group_offsets
-from tests.nodes import ask, connected, one_node_peers
-from tests.server.test_share_groups import GROUP, TOPIC, Member, running
+from tests.nodes import ask, connected, node, one_node_peers
+from tests.server.test_share_groups import GROUP, OPTIONS, TOPIC, Member, running
 from tests.server.test_share_offsets import alter, leave, ready
 
 
@@ -99,3 +100,33 @@ async def test_the_last_offset_cannot_be_a_start_offset(tmp_path: Path) -> None:
         answer = await alter(client, 2**63 - 1)
         [row] = answer.responses[0].partitions
         assert row.error_code == ErrorCode.INVALID_REQUEST
+
+
+async def test_stored_states_have_a_bound_of_their_own(tmp_path: Path) -> None:
+    options = {
+        **OPTIONS,
+        "share.coordinator.memory.bytes": str(MIB),
+        "share.coordinator.state.topic.num.partitions": "1",
+    }
+    async with node(tmp_path, options=options) as one, connected(one) as client:
+        await ready(client, b"0")
+        await Member(client, "m1").join()
+        assert one.daemon is not None
+        topic_id = one.daemon.machine.image.topics[TOPIC].topic_id
+
+        async def initialize(number: int) -> ErrorCode:
+            rows = [{"partition": 0, "state_epoch": 0, "start_offset": 0}]
+            body = {
+                "group_id": f"{number}".ljust(4_000, "x"),
+                "topics": [{"topic_id": topic_id, "partitions": rows}],
+            }
+            answer = await ask(client, "initialize_share_group_state", 0, body)
+            return ErrorCode(answer.results[0].partitions[0].error_code)
+
+        codes = [await initialize(number) for number in range(250)]
+        refused = codes.index(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        assert 200 < refused < 230
+        assert await initialize(0) is ErrorCode.NONE, "a state that is there"
+        usage = (await ask(client, "describe_cluster", 2, {"usage_wanted": True})).usage
+        [share] = [row for row in usage if row.bound == "__share_group_state-0"]
+        assert 0.98 < share.used_bytes / share.bytes_max <= 1.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import trio
 
 from mqd.client.peer import PeerConnection
-from mqd.share import service
+from mqd.share.memory import STATE_BYTES_MAX
 from mqd.testing import Cluster, simulated
 from tests.nodes import create_topic
 from tests.server.test_share_groups import (
@@ -80,6 +80,6 @@ async def test_records_between_two_slow_ones_cost_one_range() -> None:
         [led] = cluster.daemon(1).coordinators.share._led.values()
         assert led.core is not None
         assert len(led.core.states) == 2
-        assert led.core.states.size < service.STATE_BYTES_MAX
+        assert led.core.states.size < STATE_BYTES_MAX
         await trio.sleep(2.0)
         assert await fast.fetch(wait_ms=5_000) == [(0, 0, 2)], "its lock has ended"

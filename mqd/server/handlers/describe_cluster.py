@@ -68,7 +68,7 @@ def _usage(node: Node) -> dict[str, Usage]:
     of its partition.
     """
     found = {"metadata": node.controller.usage()}
-    for coordinator in (node.groups, node.transactions):
+    for coordinator in (node.groups, node.transactions, node.shares):
         if accounts := [shard.account for shard in coordinator.shards()]:
             fullest = max(accounts, key=lambda account: account.usage().share)
             found[fullest.name] = fullest.usage()
