@@ -13,6 +13,7 @@ from typing import NamedTuple
 from mqd.back_off import parse_back_off
 from mqd.config import NodeConfig
 from mqd.config_sources import Source
+from mqd.delay_names import DEAD_LETTERS_CONFIG, TARGET_CONFIG
 from mqd.errors import ErrorCode, MqError
 from mqd.option_table import GROUP_OPTIONS, NODE_OPTIONS, TOPIC_OPTIONS
 from mqd.options import Option, Status, Value, nearest
@@ -90,7 +91,7 @@ def validate_topic_config(name: str, value: str | None) -> Value:
         raise MqError(ErrorCode.INVALID_CONFIG, option.problem(error)) from None
     if option.status is Status.REFUSED and parsed != option.default:
         raise MqError(ErrorCode.INVALID_CONFIG, f"'{name}' is not supported: {option.note}")
-    if name == TOPIC_DEAD_LETTERS:
+    if name == DEAD_LETTERS_CONFIG:
         _check_dead_letter_topic(name, str(parsed))
     return parsed
 
@@ -121,7 +122,7 @@ def _check_in_memory(values: Mapping[str, Value]) -> None:
             "A topic with mqd.storage=memory cannot be compacted: its oldest records leave when it "
             "is full. Set cleanup.policy=delete",
         )
-    if values.get("mqd.delay.target"):
+    if values.get(TARGET_CONFIG):
         raise MqError(
             ErrorCode.INVALID_CONFIG,
             "A delay topic cannot have mqd.storage=memory: it must not lose pending records",
@@ -285,8 +286,6 @@ def validate_group_configs(overrides: Mapping[str, str], config: NodeConfig) -> 
 AUTO_OFFSET_RESET = "share.auto.offset.reset"
 RETRY_BACK_OFF = "mqd.share.retry.backoff"
 GROUP_DEAD_LETTERS = "errors.deadletterqueue.topic.name"
-TOPIC_DEAD_LETTERS = "mqd.dlq.topic"
-MESSAGE_TTL = "mqd.message.ttl.ms"
 _DURATION = re.compile(
     r"by_duration:P(?=.)(?:(\d+)D)?(?:T(?=.)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d{1,9})?)S)?)?",
     re.IGNORECASE,

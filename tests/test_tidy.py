@@ -25,7 +25,7 @@ LAYERS: tuple[frozenset[str], ...] = (
             *("__init__", "types", "errors", "limits", "usage", "peers", "logs", "file_modes"),
             *("memory_plan", "topic_names", "client_metrics", "java_pattern", "java_translation"),
             *("config", "config_file", "config_sources", "resource_configs"),
-            *("options", "option_table", "option_listing", "back_off"),
+            *("options", "option_table", "option_listing", "back_off", "delay_names"),
         }
     ),
     frozenset({"protocol"}),

@@ -10,6 +10,7 @@ import click
 from mqctl import render
 from mqctl.app import Failure, LazyGroup, Settings, options, print_message, run
 from mqctl.committed import committed_records, configs_of, described, text_of
+from mqd.delay_names import TARGET_CONFIG
 
 if TYPE_CHECKING:
     from mqd.client.cluster import ClusterClient
@@ -76,7 +77,7 @@ async def _delay_topic(client: ClusterClient, topic: str, timeout_s: float) -> D
     if found is None:
         raise Failure(
             f"topic {topic!r} is no delay topic",
-            remedy=f"make it one with `mqctl topic config {topic} --set mqd.delay.target=TOPIC`",
+            remedy=f"make it one with `mqctl topic config set {topic} {TARGET_CONFIG}=TARGET`",
         )
     return found
 

@@ -12,6 +12,16 @@ from mqctl import render
 from mqctl.app import Failure, LazyGroup, Settings, confirm, options, print_message, run
 from mqctl.committed import committed_records, described, headers_of, text_of
 from mqctl.outcomes import finish
+from mqd.delay_names import (
+    DLQ_COUNT,
+    DLQ_MESSAGE,
+    DLQ_OFFSET,
+    DLQ_PARTITION,
+    DLQ_PREFIX,
+    DLQ_TARGET,
+    DLQ_TOPIC,
+    RELAY_HEADERS,
+)
 
 if TYPE_CHECKING:
     from mqd.client.cluster import ClusterClient
@@ -33,13 +43,6 @@ LETTERS = (
     render.Column("key", "KEY"),
     render.Column("cause", "CAUSE"),
 )
-_PREFIX = "__dlq.errors."
-_TARGET = "mqd-dlq-target"
-_ATTEMPTS = (
-    *("mqd-attempts", "mqd-first-failure"),
-    *("mqd-deliver-at", "mqd-delay", "mqd-cron", "mqd-ttl"),
-)
-"""Headers that a record loses with a redrive: it begins again."""
 _REDRIVEN_AT_ONCE = 500
 
 
@@ -50,17 +53,15 @@ def dlq() -> None:
 
 def _row(place: TopicPartition, record: Record) -> dict[str, Any]:
     headers = headers_of(record)
-    origin = "-".join(
-        headers[_PREFIX + name] for name in ("topic", "partition") if _PREFIX + name in headers
-    )
-    offset = headers.get(f"{_PREFIX}offset")
+    origin = "-".join(headers[name] for name in (DLQ_TOPIC, DLQ_PARTITION) if name in headers)
+    offset = headers.get(DLQ_OFFSET)
     return {
         "partition": place.partition,
         "offset": record.offset,
         "from": f"{origin}@{offset}" if offset else origin,
-        "attempts": headers.get(f"{_PREFIX}delivery.count"),
+        "attempts": headers.get(DLQ_COUNT),
         "key": text_of(record.key),
-        "cause": headers.get(f"{_PREFIX}message"),
+        "cause": headers.get(DLQ_MESSAGE),
     }
 
 
@@ -200,13 +201,14 @@ async def _redrive(
         for place, record in batch:
             offsets[place] = record.offset + 1
             headers = headers_of(record)
-            target = to or headers.get(_TARGET) or headers.get(f"{_PREFIX}topic")
+            target = to or headers.get(DLQ_TARGET) or headers.get(DLQ_TOPIC)
             if not target:
                 continue
+            # The record begins again: no attempt, and no delay, was made before.
             kept = [
                 header
                 for header in record.headers
-                if not header[0].startswith(_PREFIX) and header[0] not in (_TARGET, *_ATTEMPTS)
+                if not header[0].startswith(DLQ_PREFIX) and header[0] not in RELAY_HEADERS
             ]
             await producer.enqueue(target, record.value, key=record.key, headers=kept)
             written += 1

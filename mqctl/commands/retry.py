@@ -8,6 +8,7 @@ import click
 
 from mqctl.app import LazyGroup, Settings, options, print_message, run
 from mqctl.committed import described
+from mqd.delay_names import BACKOFF_CONFIG, DEAD_LETTERS_CONFIG, TARGET_CONFIG
 
 if TYPE_CHECKING:
     from mqd.client.cluster import ClusterClient
@@ -58,9 +59,9 @@ def setup(
         if isinstance(made, ClientError) and made.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
             raise made
         configs = {
-            "mqd.delay.target": topic,
-            "mqd.dlq.topic": dead,
-            "mqd.retry.backoff": back_off,
+            TARGET_CONFIG: topic,
+            DEAD_LETTERS_CONFIG: dead,
+            BACKOFF_CONFIG: back_off,
             "message.timestamp.type": "LogAppendTime",
         }
         await admin.create_topic(retries, count, factor, configs)

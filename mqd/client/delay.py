@@ -7,9 +7,8 @@ from typing import Final
 
 from mqd.client.arguments import shown
 from mqd.client.errors import invalid_type, invalid_value
+from mqd.delay_names import DELAY, DELIVER_AT
 
-DELIVER_AT: Final = "mqd-deliver-at"
-DELAY: Final = "mqd-delay"
 _MS_MAX: Final = 2**63 - 1
 
 

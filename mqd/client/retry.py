@@ -10,12 +10,10 @@ from mqd.client.arguments import shown
 from mqd.client.cluster import ClusterClient
 from mqd.client.errors import ClientError, invalid_type, invalid_value
 from mqd.client.topic_configs import topic_configs
+from mqd.delay_names import ATTEMPTS, BACKOFF_CONFIG, TARGET_CONFIG
 from mqd.errors import ErrorCode
 from mqd.protocol.record_reader import Record
 
-ATTEMPTS: Final = "mqd-attempts"
-_TARGET: Final = "mqd.delay.target"
-_BACKOFF: Final = "mqd.retry.backoff"
 _DIGITS_MAX: Final = 19
 _REMEDY: Final = "create one with `mqctl retry setup TOPIC --back-off 1s,10s,1m`"
 
@@ -52,14 +50,16 @@ async def check_retry_topic(client: ClusterClient, topic: str, *, timeout_s: flo
     record would be lost.
     """
     try:
-        found = await topic_configs(client, topic, (_TARGET, _BACKOFF), timeout_s=timeout_s)
+        found = await topic_configs(
+            client, topic, (TARGET_CONFIG, BACKOFF_CONFIG), timeout_s=timeout_s
+        )
     except ClientError as error:
         if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             error.remedy = _REMEDY
         raise
-    if not (found[_TARGET] and found[_BACKOFF]):
+    if not (found[TARGET_CONFIG] and found[BACKOFF_CONFIG]):
         raise ClientError(
             ErrorCode.INVALID_CONFIG,
-            f"the topic {topic!r} is no retry topic: it needs {_TARGET} and {_BACKOFF}",
+            f"the topic {topic!r} is no retry topic: it needs {TARGET_CONFIG} and {BACKOFF_CONFIG}",
             remedy=_REMEDY,
         )

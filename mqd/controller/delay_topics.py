@@ -9,15 +9,15 @@ from typing import Final
 
 from mqd.back_off import parse_back_off
 from mqd.controller.image import MetadataImage
+from mqd.delay_names import BACKOFF_CONFIG, DEAD_LETTERS_CONFIG, TARGET_CONFIG
 from mqd.errors import ErrorCode, MqError
-from mqd.relay.delay_topic import BACKOFF, DEAD_LETTERS, TARGET
 
 _CHAIN_MAX: Final = 100
 
 
 def topics_named_in(configs: Mapping[str, str | None]) -> tuple[str, ...]:
     """The topics to which these configs make the cluster write."""
-    names = (configs.get(TARGET), configs.get(DEAD_LETTERS))
+    names = (configs.get(TARGET_CONFIG), configs.get(DEAD_LETTERS_CONFIG))
     return tuple(name.strip() for name in names if name and name.strip())
 
 
@@ -26,27 +26,30 @@ def check_delay_configs(
 ) -> None:
     """Raise INVALID_CONFIG for configs that lead nowhere, or back. `present`: the configs before;
     None for a new topic."""
-    backoff = after.get(BACKOFF, "")
-    if present is not None and present.get(BACKOFF, "") != backoff:
+    backoff = after.get(BACKOFF_CONFIG, "")
+    if present is not None and present.get(BACKOFF_CONFIG, "") != backoff:
         raise MqError(
             ErrorCode.INVALID_CONFIG,
-            f"{BACKOFF} of a topic cannot change, because it decides when records that are there "
-            f"already are due. Create another retry topic.",
+            f"{BACKOFF_CONFIG} of a topic cannot change, because it decides when records that are "
+            "there already are due. Create another retry topic.",
         )
     before = present or {}
-    if all(before.get(name) == after.get(name) for name in (TARGET, DEAD_LETTERS, BACKOFF)) and (
+    if all(
+        before.get(name) == after.get(name)
+        for name in (TARGET_CONFIG, DEAD_LETTERS_CONFIG, BACKOFF_CONFIG)
+    ) and (
         "cleanup.policy" not in after or before.get("cleanup.policy") == after["cleanup.policy"]
     ):
         return
     _check_backoff(backoff)
-    if not after.get(TARGET, "").strip():
+    if not after.get(TARGET_CONFIG, "").strip():
         if backoff:
-            raise MqError(ErrorCode.INVALID_CONFIG, f"{BACKOFF} needs {TARGET}.")
+            raise MqError(ErrorCode.INVALID_CONFIG, f"{BACKOFF_CONFIG} needs {TARGET_CONFIG}.")
         return
     if "compact" in after.get("cleanup.policy", ""):
         raise MqError(
             ErrorCode.INVALID_CONFIG,
-            f"A topic with {TARGET} cannot be compacted: use cleanup.policy=delete.",
+            f"A topic with {TARGET_CONFIG} cannot be compacted: use cleanup.policy=delete.",
         )
     for named in topics_named_in(after):
         _check_exists(image, topic, named)
@@ -58,7 +61,8 @@ def _check_backoff(text: str) -> None:
         parse_back_off(text)
     except ValueError as error:
         raise MqError(
-            ErrorCode.INVALID_CONFIG, f"Invalid value {text} for configuration {BACKOFF}: {error}"
+            ErrorCode.INVALID_CONFIG,
+            f"Invalid value {text} for configuration {BACKOFF_CONFIG}: {error}",
         ) from None
 
 

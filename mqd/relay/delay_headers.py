@@ -15,18 +15,14 @@ these headers is due at its own time stamp, which means at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from mqd.delay_names import ATTEMPTS, CRON, DELAY, DELIVER_AT, TTL
 from mqd.protocol.record_reader import INT64_MAX
 from mqd.relay.cron import Cron, CronError
 
-DELIVER_AT: Final = "mqd-deliver-at"
-DELAY: Final = "mqd-delay"
-TTL: Final = "mqd-ttl"
-ATTEMPTS: Final = "mqd-attempts"
-CRON: Final = "mqd-cron"
 _READ: Final = frozenset({DELIVER_AT, DELAY, TTL, ATTEMPTS, CRON})
 _DIGITS_MAX: Final = 19
 _SHOWN_CHARS_MAX: Final = 64
@@ -113,11 +109,6 @@ def next_occurrence(cron: Cron, due_ms: int, now_ms: int) -> int | None:
     `now_ms` are left out, so at most one occurrence is late. None: never again.
     """
     return cron.next_after(max(due_ms, now_ms))
-
-
-def without_delay_headers(headers: Headers) -> Iterable[tuple[str, bytes | None]]:
-    """The headers that this module does not read, in order."""
-    return (header for header in headers if header[0] not in _READ)
 
 
 def _first_due(

@@ -15,38 +15,31 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from mqd.client.partitioner import partition_for_key
-from mqd.protocol.record_reader import Record
-from mqd.relay.delay_headers import (
+from mqd.delay_names import (
     ATTEMPTS,
     CRON,
     DELAY,
     DELIVER_AT,
-    BadHeader,
-    Headers,
-    RecordTimes,
-    next_occurrence,
-    times_of,
+    DLQ_COUNT,
+    DLQ_MESSAGE,
+    DLQ_OFFSET,
+    DLQ_PARTITION,
+    DLQ_TARGET,
+    DLQ_TIMESTAMP,
+    DLQ_TOPIC,
+    DUE,
+    ERROR,
+    FIRST_FAILURE,
+    FROM_OFFSET,
+    FROM_PARTITION,
+    FROM_TOPIC,
+    REPEATS,
 )
+from mqd.protocol.record_reader import Record
+from mqd.relay.delay_headers import BadHeader, Headers, RecordTimes, next_occurrence, times_of
 from mqd.relay.delay_topic import DelayTopic
 from mqd.types import Offset, TopicPartition
 
-FROM_TOPIC: Final = "mqd-delay-topic"
-FROM_PARTITION: Final = "mqd-delay-partition"
-FROM_OFFSET: Final = "mqd-delay-offset"
-DUE: Final = "mqd-due"
-FIRST_FAILURE: Final = "mqd-first-failure"
-ERROR: Final = "mqd-error"
-"""Why the headers of a record could not be read. It was relayed at once."""
-REPEATS: Final = "mqd-cron-since"
-"""In the next occurrence of a repeating record: the relay knew the log below this offset."""
-DLQ_TARGET: Final = "mqd-dlq-target"
-"""The topic to which `mqctl dlq redrive` writes the record."""
-DLQ_TOPIC: Final = "__dlq.errors.topic"
-DLQ_PARTITION: Final = "__dlq.errors.partition"
-DLQ_OFFSET: Final = "__dlq.errors.offset"
-DLQ_TIMESTAMP: Final = "__dlq.errors.timestamp"
-DLQ_COUNT: Final = "__dlq.errors.delivery.count"
-DLQ_MESSAGE: Final = "__dlq.errors.message"
 EXPIRED: Final = "expired"
 EXHAUSTED: Final = "no attempts left"
 

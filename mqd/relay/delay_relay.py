@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 import trio
 
 from mqd.client.backoff import backoff_s
+from mqd.delay_names import CRON
 from mqd.errors import ErrorCode, MqError, ProtocolError
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk
@@ -27,7 +28,6 @@ from mqd.io.entropy import Entropy
 from mqd.limits import KIB
 from mqd.log.service import LogService
 from mqd.protocol.record_reader import Record
-from mqd.relay.delay_headers import CRON
 from mqd.relay.delay_progress import Progress as DelayProgress, decode_progress
 from mqd.relay.delay_records import (
     Outgoing,

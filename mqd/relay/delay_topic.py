@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from mqd.back_off import parse_back_off
+from mqd.delay_names import (
+    BACKOFF_CONFIG,
+    DEAD_LETTERS_CONFIG,
+    REPLACE_CONFIG,
+    TARGET_CONFIG,
+    TTL_CONFIG,
+)
 from mqd.relay.delay_headers import DelayOptions
-
-TARGET: Final = "mqd.delay.target"
-REPLACE: Final = "mqd.delay.replace"
-BACKOFF: Final = "mqd.retry.backoff"
-TTL: Final = "mqd.message.ttl.ms"
-DEAD_LETTERS: Final = "mqd.dlq.topic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ class DelayTopic:
     @classmethod
     def of(cls, configs: Mapping[str, str]) -> DelayTopic | None:
         """From the overrides of a topic, which were validated. None if it is no delay topic."""
-        target = configs.get(TARGET, "").strip()
+        target = configs.get(TARGET_CONFIG, "").strip()
         if not target:
             return None
-        ttl = int(configs.get(TTL, "-1"))
+        ttl = int(configs.get(TTL_CONFIG, "-1"))
         return cls(
             target,
-            configs.get(REPLACE, "false").strip().lower() == "true",
-            configs.get(DEAD_LETTERS, "").strip(),
-            DelayOptions(None if ttl < 1 else ttl, parse_back_off(configs.get(BACKOFF, ""))),
+            configs.get(REPLACE_CONFIG, "false").strip().lower() == "true",
+            configs.get(DEAD_LETTERS_CONFIG, "").strip(),
+            DelayOptions(None if ttl < 1 else ttl, parse_back_off(configs.get(BACKOFF_CONFIG, ""))),
         )

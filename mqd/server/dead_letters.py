@@ -10,11 +10,12 @@ from collections.abc import Callable
 
 from mqd.controller.image import MetadataImage
 from mqd.coordinator.shard import GroupOptions
+from mqd.delay_names import DEAD_LETTERS_CONFIG, TTL_CONFIG
 from mqd.io.clock import Clock
 from mqd.io.entropy import Entropy
 from mqd.relay.ports import Calls
 from mqd.relay.producer import RelayProducer
-from mqd.resource_configs import GROUP_DEAD_LETTERS, MESSAGE_TTL, TOPIC_DEAD_LETTERS
+from mqd.resource_configs import GROUP_DEAD_LETTERS
 from mqd.share.dead_letter_writer import DeadLetterWriter, Records
 from mqd.share.dead_letters import Source, Target, progress_group, transactional_id
 from mqd.share.ports import ShareKey
@@ -48,14 +49,14 @@ class DeadLetters:
         name: str = self._options.group(group_id, GROUP_DEAD_LETTERS)
         copies: bool = self._options.group(group_id, GROUP_COPIES)
         if not name:
-            name, copies = image.topic_configs(topic).get(TOPIC_DEAD_LETTERS, ""), True
+            name, copies = image.topic_configs(topic).get(DEAD_LETTERS_CONFIG, ""), True
         if not name or name == topic:
             return None
         found = image.topics.get(name)
         return Target(name, 0 if found is None else len(found.partitions), copies)
 
     def ttl_ms(self, topic: str) -> int:
-        text = self._image().topic_configs(topic).get(MESSAGE_TTL)
+        text = self._image().topic_configs(topic).get(TTL_CONFIG)
         return OFF if text is None else int(text)
 
     def writer(self, key: ShareKey, topic: str, records: Records) -> DeadLetterWriter:

@@ -13,20 +13,22 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from mqd.delay_names import (
+    DLQ_COUNT,
+    DLQ_GROUP,
+    DLQ_MESSAGE,
+    DLQ_OFFSET,
+    DLQ_PARTITION,
+    DLQ_PREFIX,
+    DLQ_TIMESTAMP,
+    DLQ_TOPIC,
+)
 from mqd.protocol.record_reader import Record
 from mqd.relay.names import RESERVED_PREFIX, shortened
 from mqd.types import Offset
 
 LETTERS_AT_ONCE: Final = 64
 """Letters of one transaction. Their list has at most 2,000 characters."""
-
-_TOPIC, _PARTITION, _OFFSET, _GROUP, _COUNT, _MESSAGE = (
-    f"__dlq.errors.{name}"
-    for name in ("topic", "partition", "offset", "group", "delivery.count", "message")
-)
-"""The headers of KIP-1191."""
-_TIMESTAMP: Final = "__dlq.errors.timestamp"
-"""Only mqd has it: the time stamp of the original record, which has another one in the letter."""
 
 REJECTED: Final = "Offset rejected by client."
 TOO_OFTEN: Final = "Offset delivery count exceeded the threshold."
@@ -96,19 +98,19 @@ def letter(
 ) -> Record:
     """The dead letter of a record; None if the log no longer has the record."""
     headers: list[tuple[str, bytes | None]] = [
-        (_TOPIC, source.topic.encode()),
-        (_PARTITION, b"%d" % source.partition),
-        (_OFFSET, b"%d" % one.offset),
-        (_GROUP, source.group_id.encode()),
-        (_COUNT, b"%d" % one.delivery_count),
-        (_MESSAGE, cause.encode()),
+        (DLQ_TOPIC, source.topic.encode()),
+        (DLQ_PARTITION, b"%d" % source.partition),
+        (DLQ_OFFSET, b"%d" % one.offset),
+        (DLQ_GROUP, source.group_id.encode()),
+        (DLQ_COUNT, b"%d" % one.delivery_count),
+        (DLQ_MESSAGE, cause.encode()),
     ]
     if record is None:
         return Record(0, now_ms, None, None, headers)
-    headers.append((_TIMESTAMP, b"%d" % record.timestamp))
+    headers.append((DLQ_TIMESTAMP, b"%d" % record.timestamp))
     if not copies:
         return Record(0, now_ms, None, None, headers)
     own: Sequence[tuple[str, bytes | None]] = [
-        header for header in record.headers if not header[0].startswith("__dlq.errors.")
+        header for header in record.headers if not header[0].startswith(DLQ_PREFIX)
     ]
     return Record(0, now_ms, record.key, record.value, [*own, *headers])

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from mqd.delay_names import TTL
 from mqd.errors import MqError
 from mqd.protocol.batch import iterate_batches
 from mqd.protocol.record_reader import Record, iterate_records
-from mqd.relay.delay_headers import TTL
 from mqd.types import Offset
 
 OFF: Final = -1

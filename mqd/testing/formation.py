@@ -13,6 +13,7 @@ from mqd.client.admin import Admin
 from mqd.client.cluster import ClusterClient
 from mqd.client.coordinator import Coordinator, KeyType
 from mqd.client.descriptions import ConfigChange, ConfigOperation, Resource, ResourceType
+from mqd.delay_names import TARGET_CONFIG
 from mqd.errors import MqError
 from mqd.testing.clients import delayed
 from mqd.testing.clients.transactions import TOPIC
@@ -140,7 +141,7 @@ class Formation:
             "flush.before.ack": str(self._mode is Mode.POWER_ALL).lower(),
         }
         target = await self._create({delayed.TARGET: delayed.PARTITIONS}, configs)
-        configs |= {"mqd.delay.target": delayed.TARGET}
+        configs |= {TARGET_CONFIG: delayed.TARGET}
         return target + await self._create({delayed.SOURCE: delayed.PARTITIONS}, configs)
 
     async def _create(

@@ -21,14 +21,14 @@ async def test_commands(tmp_path: Path) -> None:
     async with node(tmp_path) as running:
         address = f"127.0.0.1:{running.port}"
 
-        async def mqctl(*arguments: str) -> Any:
+        async def mqctl(*arguments: str, fails: bool = False) -> Any:
             """The output, from JSON if there is any."""
             command = [sys.executable, "-m", "mqctl", *arguments, "-b", address, "-o", "json"]
             ran = await trio.run_process(
                 command, capture_stdout=True, stderr=subprocess.STDOUT, check=False
             )
             text = ran.stdout.decode()
-            assert ran.returncode == 0, text
+            assert bool(ran.returncode) == fails, text
             return json.loads(text) if text[:1] in "[{" else text
 
         async def listed(count: int, *arguments: str) -> Any:
@@ -40,12 +40,14 @@ async def test_commands(tmp_path: Path) -> None:
                     await trio.sleep(0.05)
 
         await mqctl("topic", "create", "orders")
+        remedy = "mqctl topic config set orders mqd.delay.target=TARGET"
+        assert remedy in await mqctl("delay", "list", "orders", fails=True)
         await mqctl("retry", "setup", "orders", "--back-off", "1s,1m")
         await mqctl("topic", "create", "orders.delay", "-c", "mqd.delay.target=orders")
         async with connect(address) as client, open_producer(client) as producer:
             for key in (b"a", b"b"):
                 await producer.send("orders.delay", b"v", key=key, delay=3600)
-            failed = [("mqd-attempts", b"2")]
+            failed = [("mqd-attempts", b"2"), ("mqd-due", b"1"), ("mqd-cron-since", b"7")]
             await producer.send("orders.retry", b"v", key=b"c", headers=failed)
         pending = await listed(2, "delay", "list", "orders.delay")
         assert [row["key"] for row in pending] == ["a", "b"]

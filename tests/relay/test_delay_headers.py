@@ -12,7 +12,6 @@ from mqd.relay.delay_headers import (
     RecordTimes,
     next_occurrence,
     times_of,
-    without_delay_headers,
 )
 
 AT = 1_760_000_000_000
@@ -122,8 +121,3 @@ def test_no_header_raises(headers: list[tuple[str, bytes | None]], at: int) -> N
     if isinstance(found, RecordTimes):
         assert 0 <= found.due_ms < 2**63
         assert found.expires_ms is not None and 0 <= found.expires_ms < 2**63
-
-
-def test_other_headers_are_kept() -> None:
-    headers = [("a", b"1"), ("mqd-delay", b"5"), ("mqd-other", None), ("a", b"2")]
-    assert list(without_delay_headers(headers)) == [("a", b"1"), ("mqd-other", None), ("a", b"2")]

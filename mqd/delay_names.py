@@ -1,0 +1,50 @@
+"""Names of the configs that make delay topics, retry topics and dead-letter topics, and of the
+headers of their records (docs/DELAY.md). Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+TARGET_CONFIG: Final = "mqd.delay.target"
+REPLACE_CONFIG: Final = "mqd.delay.replace"
+BACKOFF_CONFIG: Final = "mqd.retry.backoff"
+TTL_CONFIG: Final = "mqd.message.ttl.ms"
+DEAD_LETTERS_CONFIG: Final = "mqd.dlq.topic"
+
+DELIVER_AT: Final = "mqd-deliver-at"
+DELAY: Final = "mqd-delay"
+TTL: Final = "mqd-ttl"
+CRON: Final = "mqd-cron"
+ATTEMPTS: Final = "mqd-attempts"
+FIRST_FAILURE: Final = "mqd-first-failure"
+FROM_TOPIC: Final = "mqd-delay-topic"
+FROM_PARTITION: Final = "mqd-delay-partition"
+FROM_OFFSET: Final = "mqd-delay-offset"
+DUE: Final = "mqd-due"
+ERROR: Final = "mqd-error"
+"""Why the headers of a record could not be read. It was relayed at once."""
+REPEATS: Final = "mqd-cron-since"
+"""In the next occurrence of a repeating record: the relay knew the log below this offset."""
+DLQ_TARGET: Final = "mqd-dlq-target"
+"""The topic to which `mqctl dlq redrive` writes the record."""
+
+DLQ_PREFIX: Final = "__dlq.errors."
+"""The headers of dead letters begin so. Their names are those of KIP-1191 where it has them."""
+DLQ_TOPIC: Final = f"{DLQ_PREFIX}topic"
+DLQ_PARTITION: Final = f"{DLQ_PREFIX}partition"
+DLQ_OFFSET: Final = f"{DLQ_PREFIX}offset"
+DLQ_TIMESTAMP: Final = f"{DLQ_PREFIX}timestamp"
+"""Only mqd has it: the time stamp of the original record."""
+DLQ_GROUP: Final = f"{DLQ_PREFIX}group"
+DLQ_COUNT: Final = f"{DLQ_PREFIX}delivery.count"
+DLQ_MESSAGE: Final = f"{DLQ_PREFIX}message"
+
+RELAY_HEADERS: Final = frozenset(
+    {
+        *(DELIVER_AT, DELAY, TTL, CRON, REPEATS),
+        *(ATTEMPTS, FIRST_FAILURE, FROM_TOPIC, FROM_PARTITION, FROM_OFFSET, DUE, ERROR),
+        DLQ_TARGET,
+    }
+)
+"""Headers that delay topics and retry topics read or add."""
