@@ -26,6 +26,8 @@ ERROR: Final = "mqd-error"
 """Why the headers of a record could not be read. It was relayed at once."""
 REPEATS: Final = "mqd-cron-since"
 """In the next occurrence of a repeating record: the relay knew the log below this offset."""
+CANCELS: Final = "mqd-cancels"
+"""In a tombstone: it cancels only the record at this offset."""
 DLQ_TARGET: Final = "mqd-dlq-target"
 """The topic to which `mqctl dlq redrive` writes the record."""
 
@@ -42,7 +44,7 @@ DLQ_MESSAGE: Final = f"{DLQ_PREFIX}message"
 
 RELAY_HEADERS: Final = frozenset(
     {
-        *(DELIVER_AT, DELAY, TTL, CRON, REPEATS),
+        *(DELIVER_AT, DELAY, TTL, CRON, REPEATS, CANCELS),
         *(ATTEMPTS, FIRST_FAILURE, FROM_TOPIC, FROM_PARTITION, FROM_OFFSET, DUE, ERROR),
         DLQ_TARGET,
     }

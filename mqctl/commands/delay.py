@@ -121,7 +121,7 @@ async def _pending(
 ) -> list[dict[str, Any]]:
     from datetime import UTC, datetime
 
-    from mqd.relay.delay_records import due_ms_of
+    from mqd.relay.delay_records import due_ms_of, ends
 
     pending: dict[tuple[TopicPartition, int], dict[str, Any]] = {}
     by_key: dict[tuple[TopicPartition, bytes], list[int]] = {}
@@ -129,8 +129,12 @@ async def _pending(
     async with aclosing(records):  # type: ignore[type-var]
         async for place, record in records:
             if record.key is not None and (record.value is None or configured.replaces):
-                for offset in by_key.pop((place, record.key), ()):
-                    pending.pop((place, offset), None)
+                earlier = by_key.pop((place, record.key), [])
+                for offset in earlier:
+                    if ends(configured, record, offset):
+                        del pending[place, offset]
+                    else:
+                        by_key.setdefault((place, record.key), []).append(offset)
             if record.key is not None and record.value is None:
                 continue
             due_ms = due_ms_of(configured, record)

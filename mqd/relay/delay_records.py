@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from mqd.client.partitioner import partition_for_key
 from mqd.delay_names import (
     ATTEMPTS,
+    CANCELS,
     CRON,
     DELAY,
     DELIVER_AT,
@@ -176,10 +177,36 @@ def _with_headers(record: Record, added: Mapping[str, str], without: Iterable[st
     return record._replace(headers=[*kept, *new])
 
 
-def repeats_since(record: Record) -> Offset | None:
-    """For the next occurrence of a repeating record: the offset in `REPEATS`."""
+def repeats_since(topic: DelayTopic, record: Record) -> Offset | None:
+    """For the next occurrence of a repeating record: the offset in `REPEATS`. Records from there to
+    the occurrence may cancel it; those before it were known when the occurrence was written."""
+    if topic.is_retry or record.key is None or record.value is None:
+        return None
+    if all(name != CRON for name, _ in record.headers):
+        return None
+    return _offset_in(record, REPEATS)
+
+
+def ends(topic: DelayTopic, other: Record, offset: Offset) -> bool:
+    """Whether a later record with the same key cancels or replaces the record at `offset`. An
+    occurrence replaces nothing: the record before it did."""
+    if other.value is None:
+        cancelled = _offset_in(other, CANCELS)
+        return cancelled is None or cancelled == offset
+    return topic.replaces and repeats_since(topic, other) is None
+
+
+def cancellation_of(source: TopicPartition, occurrence: Record, now_ms: int) -> Outgoing:
+    """A tombstone after an occurrence that was cancelled while it was written. The log keeps it as
+    long as the occurrence; retention may delete what is before it (I58)."""
+    headers = [(CANCELS, b"%d" % occurrence.offset)]
+    record = Record(0, now_ms, occurrence.key, None, headers)
+    return Outgoing(source.topic, record, source.partition)
+
+
+def _offset_in(record: Record, header: str) -> Offset | None:
     for name, content in record.headers:
-        if name == REPEATS and content is not None and content.isdigit() and len(content) < 20:
+        if name == header and content is not None and content.isdigit() and len(content) < 20:
             return int(content)
     return None
 

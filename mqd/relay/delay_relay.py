@@ -6,6 +6,10 @@ and the progress that covers them are one transaction (producer.py, I54). Its pr
 committed offset: the first pending offset, and as metadata the topic id and the marks of
 delay_progress.py (I57).
 
+The next occurrence of a schedule does not follow at once what the relay knows of the log: its key
+may be cancelled between. So before an occurrence enters the index, these records are read again,
+and a tombstone for the occurrence is written. Until then, the floor is below them (I58).
+
 A shell: delay_records.py decides what becomes of a record. After any error, the epoch of the
 producer ends, and the next one begins with the committed progress.
 """
@@ -14,24 +18,25 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, NamedTuple
 
 import trio
 
 from mqd.client.backoff import backoff_s
-from mqd.delay_names import CRON
 from mqd.errors import ErrorCode, MqError, ProtocolError
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk
 from mqd.io.entropy import Entropy
 from mqd.limits import KIB
 from mqd.log.service import LogService
-from mqd.protocol.record_reader import Record
+from mqd.protocol.record_reader import INT64_MAX, Record
 from mqd.relay.delay_progress import Progress as DelayProgress, decode_progress
 from mqd.relay.delay_records import (
     Outgoing,
+    cancellation_of,
     due_ms_of,
+    ends,
     outcome_of,
     partition_of,
     repeats_since,
@@ -104,10 +109,11 @@ class DelayRelay:
         """1 after a batch was refused, until the record that is to blame is found."""
         self._refused: dict[Offset, str] = {}
         """Records that the target never accepts, and why."""
-        self._repeats: dict[Offset, Offset] = {}
-        """Pending occurrences of repeating records: what `_is_cancelled_between` reads from."""
         self._floor_at = 0.0
         self._committed_floor: Offset = 0
+        self._unread: tuple[Offset, Offset] = 0, 0
+        """Until the index knows the log up to the second offset, the occurrences of schedules there
+        may need the records from the first one on."""
 
     def _new_index(self) -> TimerIndex:
         log = self._partition.log
@@ -158,7 +164,9 @@ class DelayRelay:
         while True:
             try:
                 await self._producer.begin_epoch()
-                return await self._committed_progress()
+                progress = await self._committed_progress()
+                self._unread = self._committed_floor, self._partition.log.log_end_offset
+                return progress
             except MqError as error:
                 self._note(error)
             await trio.sleep(backoff_s(attempts, self._env.entropy.random()))
@@ -176,7 +184,6 @@ class DelayRelay:
             # know yet that tombstones are committed (I57).
             await self._wait_for_records(max(end, partition.last_stable_offset), _BEHIND_SECONDS)
         self._index = self._new_index()
-        self._repeats.clear()
         await self._index.load(
             progress, partition.log.log_start_offset, partition.last_stable_offset
         )
@@ -194,12 +201,14 @@ class DelayRelay:
         return True
 
     async def _committed_progress(self) -> DelayProgress:
+        self._committed_floor = 0
         found = (await self._producer.progress([self._place])).get(self._place)
         if found is None:
             return DelayProgress()
         topic_id, _, encoded = found.metadata.partition(":")
         if topic_id != self._topic_id.hex:
             return DelayProgress()  # of an earlier topic with this name
+        self._committed_floor = found.offset
         try:
             return decode_progress(encoded)
         except ProtocolError as error:
@@ -214,9 +223,10 @@ class DelayRelay:
 
     def _floor(self) -> Offset:
         """No record below this offset is needed any more (I58)."""
-        lowest = self._index.lowest_offset()
-        floor = self._index.next_offset if lowest is None else lowest
-        return min([floor, *self._repeats.values()])
+        lowest, known = self._index.lowest_offset(), self._index.next_offset
+        floor = known if lowest is None else lowest
+        needed, unread_end = self._unread
+        return min(floor, needed) if known < unread_end else floor
 
     # -- the loop ----------------------------------------------------------------------------------
 
@@ -245,6 +255,7 @@ class DelayRelay:
             if not index.has_room:
                 await index.wait_for_room()
             chunk = await read_chunk(env.logs, env.disk, partition, index.next_offset, limit)
+            await self._cancel_occurrences(chunk.records)
             for number, record in enumerate(chunk.records, start=1):
                 if record.offset >= index.next_offset:  # else a file of the index has it
                     self._add(record)
@@ -257,13 +268,7 @@ class DelayRelay:
         if record.key is not None and record.value is None:
             self._index.cancel(key_hash, record.offset)
             return
-        due_ms = due_ms_of(self._topic, record)
-        self._index.add(due_ms, record.offset, key_hash)
-        since = repeats_since(record)
-        if since is not None and any(name == CRON for name, _ in record.headers):
-            assert self._loaded is not None
-            if not self._loaded.covers(due_ms, record.offset):
-                self._repeats[record.offset] = since
+        self._index.add(due_ms_of(self._topic, record), record.offset, key_hash)
 
     async def _write_due(self, now_ms: int) -> bool:
         """Relay one batch of what is due. Returns whether there was any."""
@@ -299,20 +304,23 @@ class DelayRelay:
             size += sum(size_of(one.record) for one in outcome.records)
         if not taken:
             return False
+        placed = self._placed(outgoing)
         progress = self._attempted = index.progress()
+        if self._place in placed:
+            needed, unread_end = self._unread
+            since = index.next_offset
+            self._unread = min(needed, since) if since < unread_end else since, INT64_MAX
         try:
-            await self._producer.write(
-                self._placed(outgoing), {self._place: self._encoded(progress)}
-            )
+            await self._producer.write(placed, {self._place: self._encoded(progress)})
         except RecordsRefused as error:
             if len(taken) == 1:
                 self._refused[taken[0].offset] = f"refused by {error.topic_partition}: {error}"
             self._batch_max = 1
             raise
         self._confirm(progress)
+        self._unread = self._unread[0], min(self._unread[1], self._partition.log.log_end_offset)
         self._batch_max = min(BATCH_RECORDS, 2 * self._batch_max)
         for entry in taken:
-            self._repeats.pop(entry.offset, None)
             self._refused.pop(entry.offset, None)
         if causes:
             logger.warning(
@@ -352,23 +360,63 @@ class DelayRelay:
         )
         for offset in later:
             other = await self._records.get(offset)
-            if other is not None and other.key == record.key:
+            if (
+                other is not None
+                and other.key == record.key
+                and ends(self._topic, other, entry.offset)
+            ):
                 return True
-        since = repeats_since(record)
-        return since is not None and await self._is_cancelled_between(since, record)
-
-    async def _is_cancelled_between(self, since: Offset, record: Record) -> bool:
-        """Whether the key was cancelled while this occurrence of a schedule was on its way."""
-        offset = max(since, self._partition.log.log_start_offset)
-        env = self._env
-        while offset < record.offset:
-            chunk = await read_chunk(env.logs, env.disk, self._partition, offset, record.offset)
-            for other in chunk.records:
-                ends = other.value is None or self._topic.replaces
-                if other.key == record.key and ends and other.offset < record.offset:
-                    return True
-            offset = chunk.next_offset
         return False
+
+    async def _cancel_occurrences(self, records: list[Record]) -> None:
+        """Write tombstones for the occurrences among these records, which the index does not have
+        yet, whose key was cancelled while they were written."""
+        index, loaded, (needed, unread_end) = self._index, self._loaded, self._unread
+        assert loaded is not None
+        if index.next_offset >= unread_end:
+            return
+        occurrences = [
+            (max(since, needed), record)
+            for record in records
+            if (since := repeats_since(self._topic, record)) is not None
+            and record.offset >= index.next_offset
+            and not loaded.covers(due_ms_of(self._topic, record), record.offset)
+        ]
+        if not occurrences:
+            return
+        others = await self._records_by_key(
+            min(since for since, _ in occurrences),
+            occurrences[-1][1].offset,
+            {record.key for _, record in occurrences},
+        )
+        cancelled = [
+            cancellation_of(self._place, record, self._env.clock.wall_ms())
+            for since, record in occurrences
+            if any(
+                since <= other.offset < record.offset and ends(self._topic, other, record.offset)
+                for other in others[record.key]
+            )
+        ]
+        if cancelled:
+            progress = self._attempted = index.progress()
+            await self._producer.write(
+                self._placed(cancelled), {self._place: self._encoded(progress)}
+            )
+            self._confirm(progress)
+
+    async def _records_by_key(
+        self, offset: Offset, limit: Offset, keys: Collection[bytes | None]
+    ) -> Mapping[bytes | None, list[Record]]:
+        """The records between two offsets that have one of these keys."""
+        found: defaultdict[bytes | None, list[Record]] = defaultdict(list)
+        env, offset = self._env, max(offset, self._partition.log.log_start_offset)
+        while offset < limit:
+            chunk = await read_chunk(env.logs, env.disk, self._partition, offset, limit)
+            for record in chunk.records:
+                if record.key in keys:
+                    found[record.key].append(record)
+            offset = chunk.next_offset
+        return found
 
     # -- waiting -----------------------------------------------------------------------------------
 

@@ -13,7 +13,9 @@ from mqd.relay.delay_records import (
     EXHAUSTED,
     EXPIRED,
     Outcome,
+    cancellation_of,
     due_ms_of,
+    ends,
     outcome_of,
     partition_of,
     repeats_since,
@@ -80,9 +82,28 @@ def test_a_schedule_continues_in_the_delay_topic() -> None:
     _, again = found.records
     assert (again.topic, again.partition) == SOURCE
     assert headers(found, 1)["mqd-deliver-at"] == "120000" and "mqd-delay" not in headers(found, 1)
-    assert repeats_since(again.record) == 9
+    assert repeats_since(DELAY, again.record) == 9
+    assert repeats_since(DELAY, again.record._replace(key=None)) is None, "nothing cancels it"
+    assert repeats_since(RETRY, again.record) is None, "no schedule"
     assert due_ms_of(DELAY, again.record) == 120_000
     assert "mqd-cron-since" not in headers(outcome(DELAY, again.record))
+
+
+def test_tombstones_cancel_all_earlier_records_or_one() -> None:
+    tombstone = record()._replace(offset=20, value=None)
+    assert ends(DELAY, tombstone, 7) and ends(DELAY, tombstone, 8)
+    one = cancellation_of(SOURCE, record(), 5_000)
+    assert (one.topic, one.partition) == SOURCE
+    assert one.record.key == b"k" and one.record.value is None
+    assert ends(DELAY, one.record, 7) and not ends(DELAY, one.record, 8)
+
+
+def test_later_records_replace_earlier_ones_but_occurrences_do_not() -> None:
+    replacing = topic(mqd_delay_replace="true")
+    assert ends(replacing, record(), 3) and not ends(DELAY, record(), 3)
+    assert ends(replacing, record(mqd_cron="* * * * *"), 3)
+    occurrence = record(mqd_cron="* * * * *", mqd_cron_since="2")
+    assert not ends(replacing, occurrence, 3)
 
 
 def test_at_most_one_occurrence_is_late() -> None:

@@ -4,12 +4,16 @@ cancelled, while nodes fail.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import Any
+
 import pytest
 import trio
 
 from mqd.client import ClusterClient, Record, open_consumer, open_producer
 from mqd.client.admin import Admin
 from mqd.client.descriptions import ConfigChange, ConfigOperation, Resource, ResourceType
+from mqd.relay.producer import RelayProducer
 from mqd.relay.timer_table import TimerTable
 from mqd.testing import Cluster, run, simulated
 from mqd.types import TopicPartition
@@ -17,6 +21,8 @@ from tests.seeds import seeds
 
 TARGET = TopicPartition("orders", 0)
 DEAD = TopicPartition("orders.dlq", 0)
+DELAY = TopicPartition("orders.delay", 0)
+EACH_MINUTE = [("mqd-cron", b"* * * * *")]
 
 
 async def make_topics(client: ClusterClient, replicas: int, **configs: str) -> None:
@@ -70,8 +76,7 @@ async def test_a_schedule_repeats_until_its_key_is_deleted() -> None:
         client = await cluster.client()
         await make_topics(client, 1)
         async with open_producer(client) as producer:
-            cron = [("mqd-cron", b"* * * * *")]
-            await producer.send("orders.delay", b"tick", key=b"clock", headers=cron)
+            await producer.send("orders.delay", b"tick", key=b"clock", headers=EACH_MINUTE)
             with trio.fail_after(300):
                 found = await arrived(client, TARGET, 3)
             await producer.send("orders.delay", None, key=b"clock")
@@ -81,6 +86,80 @@ async def test_a_schedule_repeats_until_its_key_is_deleted() -> None:
         assert [record.value for record in found] == [b"tick"] * 3 + [b"end"]
         first = header(found[0], "mqd-due")
         assert [header(one, "mqd-due") - first for one in found[:3]] == [0, 60_000, 120_000]
+
+
+def send_before_the_next_occurrence(
+    monkeypatch: pytest.MonkeyPatch, send: Callable[[], Awaitable[object]]
+) -> trio.Event:
+    """Call `send` once the relay has decided to write a second occurrence. Set then."""
+    write, sent = RelayProducer.write, trio.Event()
+
+    async def write_late(producer: RelayProducer, records: Any, progress: Any) -> None:
+        if DELAY in records and not sent.is_set():
+            sent.set()
+            await send()
+        await write(producer, records, progress)
+
+    monkeypatch.setattr(RelayProducer, "write", write_late)
+    return sent
+
+
+@simulated(seed=9)
+async def test_a_schedule_that_is_cancelled_while_it_repeats_stays_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also if retention has deleted the tombstone when the node restarts."""
+    monkeypatch.setattr(TimerTable, "is_full", lambda table, most, end: end > table.start)
+    options = {"log.retention.check.interval.ms": "1000", "log.initial.task.delay.ms": "0"}
+    async with Cluster(nodes=1, options=options) as cluster:
+        client = await cluster.client()
+        await make_topics(client, 1, segment_ms="500", retention_ms="1")
+        async with open_producer(client) as producer:
+
+            async def cancel() -> None:
+                await producer.send("orders.delay", None, key=b"clock")
+                await trio.sleep(1)
+                # begins a segment, so that retention may delete the one of the tombstone
+                await producer.send("orders.delay", None, key=b"other")
+
+            sent = send_before_the_next_occurrence(monkeypatch, cancel)
+            await producer.send("orders.delay", b"tick", key=b"clock", headers=EACH_MINUTE)
+            with trio.fail_after(100):
+                await sent.wait()
+            await trio.sleep(5)
+            await cluster.nodes[1].stop()
+            await cluster.nodes[1].start()
+            await trio.sleep(20)
+            [first, *_] = await arrived(client, DELAY, 1)
+            assert first.key == b"other", "retention has deleted the tombstone"
+            await producer.send("orders.delay", b"end", headers=[("mqd-delay", b"70000")])
+            with trio.fail_after(100):
+                found = await arrived(client, TARGET, 2)
+        assert [record.value for record in found] == [b"tick", b"end"]
+
+
+@pytest.mark.parametrize("replaces", [True, False])
+def test_a_schedule_that_begins_while_another_one_of_its_key_repeats(
+    monkeypatch: pytest.MonkeyPatch, replaces: bool
+) -> None:
+    async def check() -> None:
+        async with Cluster(nodes=1) as cluster:
+            client = await cluster.client()
+            await make_topics(client, 1, mqd_delay_replace=str(replaces).lower())
+            async with open_producer(client) as producer:
+
+                async def begin() -> None:
+                    if not replaces:
+                        await producer.send("orders.delay", None, key=b"clock")
+                    await producer.send("orders.delay", b"tock", key=b"clock", headers=EACH_MINUTE)
+
+                send_before_the_next_occurrence(monkeypatch, begin)
+                await producer.send("orders.delay", b"tick", key=b"clock", headers=EACH_MINUTE)
+                with trio.fail_after(200):
+                    found = await arrived(client, TARGET, 3)
+        assert [record.value for record in found] == [b"tick", b"tock", b"tock"]
+
+    run(check, seed=10)
 
 
 @simulated(seed=6)
