@@ -1,9 +1,9 @@
-"""mqctl delay: show and cancel the pending records of delay topics."""
+"""mqctl delay: show and cancel the pending records of delay topics, and count the others."""
 
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -14,14 +14,23 @@ from mqd.delay_names import TARGET_CONFIG
 
 if TYPE_CHECKING:
     from mqd.client.cluster import ClusterClient
-    from mqd.relay.delay_progress import Progress
+    from mqd.relay.delay_progress import Counts, Progress
     from mqd.relay.delay_topic import DelayTopic
     from mqd.types import TopicPartition
 
 COMMANDS = {
+    "describe": ("mqctl.commands.delay:describe", "Count what became of the records."),
     "list": ("mqctl.commands.delay:list_", "List pending records, the first due first."),
     "cancel": ("mqctl.commands.delay:cancel", "Cancel the pending records of a key."),
 }
+COUNTS = (
+    render.Column("partition", "PARTITION", right=True),
+    render.Column("first_pending", "FIRST-PENDING", right=True),
+    render.Column("relayed", "RELAYED", right=True),
+    render.Column("cancelled", "CANCELLED", right=True),
+    render.Column("expired", "EXPIRED", right=True),
+    render.Column("failed", "FAILED", right=True),
+)
 PENDING = (
     render.Column("partition", "PARTITION", right=True),
     render.Column("offset", "OFFSET", right=True),
@@ -35,6 +44,32 @@ PENDING = (
 @click.group(cls=LazyGroup, lazy=COMMANDS, no_args_is_help=True)
 def delay() -> None:
     """Show and cancel the pending records of delay topics."""
+
+
+@click.command()
+@click.argument("topic")
+@options
+def describe(settings: Settings, topic: str) -> None:
+    """Count the records of a delay topic that were relayed, cancelled, expired, or failed.
+
+    FIRST-PENDING: no record below this offset is pending. FAILED: no attempts left, bad headers, or
+    refused by the target. A partition without relayed records is not shown.
+
+    \b
+    mqctl delay describe orders.delay
+    """
+
+    async def work(client: ClusterClient) -> dict[TopicPartition, Committed]:
+        await _delay_topic(client, topic, settings.timeout_s)
+        return await _committed(client, topic, settings.timeout_s)
+
+    rows = [
+        {"partition": place.partition, "first_pending": one.start, **one.counts._asdict()}
+        for place, one in sorted(run(settings, work).items())
+    ]
+    if not rows:
+        print_message(f"No record of topic {topic!r} was due yet.")
+    settings.show_found(COUNTS, rows)
 
 
 @click.command("list")
@@ -59,8 +94,8 @@ def list_(settings: Settings, topic: str, limit: int) -> None:
 
     async def work(client: ClusterClient) -> list[dict[str, Any]]:
         configured = await _delay_topic(client, topic, settings.timeout_s)
-        progress, starts = await _progress(client, topic, settings.timeout_s)
-        return await _pending(client, topic, configured, progress, starts, settings.timeout_s)
+        committed = await _committed(client, topic, settings.timeout_s)
+        return await _pending(client, topic, configured, committed, settings.timeout_s)
 
     rows = sorted(run(settings, work), key=lambda row: (row["due_ms"], row["offset"]))
     if not rows:
@@ -82,14 +117,22 @@ async def _delay_topic(client: ClusterClient, topic: str, timeout_s: float) -> D
     return found
 
 
-async def _progress(
+class Committed(NamedTuple):
+    """What the relay of a partition has committed."""
+
+    start: int
+    """No record below this offset is pending."""
+    progress: Progress
+    counts: Counts
+
+
+async def _committed(
     client: ClusterClient, topic: str, timeout_s: float
-) -> tuple[dict[TopicPartition, Progress], dict[TopicPartition, int]]:
-    """What was relayed, and where the first pending record is."""
+) -> dict[TopicPartition, Committed]:
     from mqd.client.admin import Admin
     from mqd.client.errors import ClientError
     from mqd.errors import ProtocolError
-    from mqd.relay.delay_progress import decode_progress
+    from mqd.relay.delay_progress import decode_metadata
     from mqd.relay.names import delay_group
 
     group = delay_group(topic)
@@ -99,24 +142,22 @@ async def _progress(
     ]
     if isinstance(found, ClientError):
         raise found
-    progress, starts = {}, {}
-    for place, committed in found.items():
-        owner, _, text = committed.metadata.partition(":")
-        if owner == topic_id.hex:
-            try:
-                progress[place] = decode_progress(text)
-            except ProtocolError as error:
-                raise Failure(f"the progress of {place} is unreadable: {error}") from None
-            starts[place] = committed.offset
-    return progress, starts
+    committed = {}
+    for place, one in found.items():
+        try:
+            decoded = decode_metadata(one.metadata, topic_id)
+        except ProtocolError as error:
+            raise Failure(f"the progress of {place} is unreadable: {error}") from None
+        if decoded is not None:
+            committed[place] = Committed(one.offset, *decoded)
+    return committed
 
 
 async def _pending(
     client: ClusterClient,
     topic: str,
     configured: DelayTopic,
-    progress: dict[TopicPartition, Progress],
-    starts: dict[TopicPartition, int],
+    committed: dict[TopicPartition, Committed],
     timeout_s: float,
 ) -> list[dict[str, Any]]:
     from datetime import UTC, datetime
@@ -125,6 +166,7 @@ async def _pending(
 
     pending: dict[tuple[TopicPartition, int], dict[str, Any]] = {}
     by_key: dict[tuple[TopicPartition, bytes], list[int]] = {}
+    starts = {place: one.start for place, one in committed.items()}
     records = committed_records(client, topic, starts, timeout_s)
     async with aclosing(records):  # type: ignore[type-var]
         async for place, record in records:
@@ -138,7 +180,7 @@ async def _pending(
             if record.key is not None and record.value is None:
                 continue
             due_ms = due_ms_of(configured, record)
-            if place in progress and progress[place].covers(due_ms, record.offset):
+            if place in committed and committed[place].progress.covers(due_ms, record.offset):
                 continue
             if record.key is not None:
                 by_key.setdefault((place, record.key), []).append(record.offset)

@@ -6,6 +6,9 @@ mark (due time, offset, end offset) says that all entries below its end offset a
 (due time, offset) in the order of time. A progress is a few marks. While records are relayed as
 soon as they are due, it is one.
 
+The metadata of a committed offset has the id of the topic, the progress, and counts of what became
+of the records: `TOPIC-ID:PROGRESS:COUNTS`.
+
 Invariant: end offsets ascend, and (due time, offset) descend: no mark repeats another one.
 """
 
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from mqd.errors import ProtocolError
 from mqd.protocol.record_reader import INT64_MAX
@@ -20,6 +24,7 @@ from mqd.types import Offset
 
 _VERSION: Final = "0"
 _SEPARATOR: Final = ","
+_PART: Final = ":"
 
 
 class Mark(NamedTuple):
@@ -77,3 +82,34 @@ def decode_progress(text: str) -> Progress:
     if version != _VERSION or progress.encode() != text:
         raise ProtocolError(f"a progress with the text {text[:100]!r}")
     return progress
+
+
+class Counts(NamedTuple):
+    """What became of the records of a delay partition, since its topic was created."""
+
+    relayed: int = 0
+    cancelled: int = 0
+    """By tombstones, or replaced by later records."""
+    expired: int = 0
+    failed: int = 0
+    """Not relayed for another reason: no attempts left, bad headers, refused by the target."""
+
+    def plus(self, other: Counts) -> Counts:
+        return Counts(*map(int.__add__, self, other))
+
+
+def encode_metadata(topic_id: UUID, progress: Progress, counts: Counts) -> str:
+    return _PART.join((topic_id.hex, progress.encode(), _SEPARATOR.join(map(str, counts))))
+
+
+def decode_metadata(text: str, topic_id: UUID) -> tuple[Progress, Counts] | None:
+    """The inverse. None: it is of another topic, such as an earlier one with the same name. Raises
+    ProtocolError."""
+    owner, _, rest = text.partition(_PART)
+    if owner != topic_id.hex:
+        return None
+    progress, _, counts = rest.partition(_PART)
+    try:
+        return decode_progress(progress), Counts(*map(int, counts.split(_SEPARATOR)))
+    except (TypeError, ValueError):
+        raise ProtocolError(f"counts with the text {counts[:100]!r}") from None

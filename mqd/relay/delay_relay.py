@@ -3,8 +3,7 @@ writes them to the target.
 
 The timer index has the pending records in the order of (due time, offset). A batch of due records
 and the progress that covers them are one transaction (producer.py, I54). Its progress is a
-committed offset: the first pending offset, and as metadata the topic id and the marks of
-delay_progress.py (I57).
+committed offset: the first pending offset, with the metadata of delay_progress.py (I57).
 
 The next occurrence of a schedule does not follow at once what the relay knows of the log: its key
 may be cancelled between. So before an occurrence enters the index, these records are read again,
@@ -31,8 +30,14 @@ from mqd.io.entropy import Entropy
 from mqd.limits import KIB
 from mqd.log.service import LogService
 from mqd.protocol.record_reader import INT64_MAX, Record
-from mqd.relay.delay_progress import Progress as DelayProgress, decode_progress
+from mqd.relay.delay_progress import (
+    Counts,
+    Progress as DelayProgress,
+    decode_metadata,
+    encode_metadata,
+)
 from mqd.relay.delay_records import (
+    EXPIRED,
     Outgoing,
     cancellation_of,
     due_ms_of,
@@ -111,6 +116,8 @@ class DelayRelay:
         """Records that the target never accepts, and why."""
         self._floor_at = 0.0
         self._committed_floor: Offset = 0
+        self._counts = Counts()
+        """Committed ones."""
         self._unread: tuple[Offset, Offset] = 0, 0
         """Until the index knows the log up to the second offset, the occurrences of schedules there
         may need the records from the first one on."""
@@ -201,24 +208,25 @@ class DelayRelay:
         return True
 
     async def _committed_progress(self) -> DelayProgress:
-        self._committed_floor = 0
+        self._committed_floor, self._counts = 0, Counts()
         found = (await self._producer.progress([self._place])).get(self._place)
         if found is None:
             return DelayProgress()
-        topic_id, _, encoded = found.metadata.partition(":")
-        if topic_id != self._topic_id.hex:
-            return DelayProgress()  # of an earlier topic with this name
-        self._committed_floor = found.offset
         try:
-            return decode_progress(encoded)
+            decoded = decode_metadata(found.metadata, self._topic_id)
         except ProtocolError as error:
             raise MqError(
                 ErrorCode.INVALID_RECORD, f"the progress of {self._place} is unreadable: {error}"
             ) from error
+        if decoded is None:
+            return DelayProgress()  # of an earlier topic with this name
+        self._committed_floor = found.offset
+        progress, self._counts = decoded
+        return progress
 
-    def _encoded(self, progress: DelayProgress) -> Progress:
-        metadata = f"{self._topic_id.hex}:{progress.encode()}"
+    def _encoded(self, progress: DelayProgress, counts: Counts) -> Progress:
         self._committed_floor = self._floor()
+        metadata = encode_metadata(self._topic_id, progress, counts)
         return Progress(self._committed_floor, metadata)
 
     def _floor(self) -> Offset:
@@ -276,7 +284,7 @@ class DelayRelay:
         taken: list[Entry] = []
         outgoing: list[Outgoing] = []
         causes: Counter[str] = Counter()
-        size = 0
+        size = relayed = cancelled = 0
         while len(taken) < self._batch_max and size < BATCH_BYTES:
             first = index.peek()
             if first is None or first.due_ms > now_ms:
@@ -286,7 +294,10 @@ class DelayRelay:
             if len(taken) % _TAKEN_AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
             record = await self._records.get(entry.offset)
-            if record is None or await self._is_cancelled(entry, record):
+            if record is None:
+                continue  # deleted by DeleteRecords
+            if await self._is_cancelled(entry, record):
+                cancelled += 1
                 continue
             # Never early (I57).
             assert entry.due_ms == due_ms_of(self._topic, record) <= now_ms, (entry, record)
@@ -300,6 +311,8 @@ class DelayRelay:
             )
             if outcome.cause:
                 causes[outcome.cause] += 1
+            else:
+                relayed += 1
             outgoing += outcome.records
             size += sum(size_of(one.record) for one in outcome.records)
         if not taken:
@@ -310,14 +323,17 @@ class DelayRelay:
             needed, unread_end = self._unread
             since = index.next_offset
             self._unread = min(needed, since) if since < unread_end else since, INT64_MAX
+        expired = causes[EXPIRED]
+        counts = self._counts.plus(Counts(relayed, cancelled, expired, causes.total() - expired))
         try:
-            await self._producer.write(placed, {self._place: self._encoded(progress)})
+            await self._producer.write(placed, {self._place: self._encoded(progress, counts)})
         except RecordsRefused as error:
             if len(taken) == 1:
                 self._refused[taken[0].offset] = f"refused by {error.topic_partition}: {error}"
             self._batch_max = 1
             raise
         self._confirm(progress)
+        self._counts = counts
         self._unread = self._unread[0], min(self._unread[1], self._partition.log.log_end_offset)
         self._batch_max = min(BATCH_RECORDS, 2 * self._batch_max)
         for entry in taken:
@@ -400,7 +416,7 @@ class DelayRelay:
         if cancelled:
             progress = self._attempted = index.progress()
             await self._producer.write(
-                self._placed(cancelled), {self._place: self._encoded(progress)}
+                self._placed(cancelled), {self._place: self._encoded(progress, self._counts)}
             )
             self._confirm(progress)
 
@@ -430,7 +446,7 @@ class DelayRelay:
         floor = self._floor()
         if floor != self._committed_floor:
             progress = self._attempted = self._index.progress()
-            await self._producer.write({}, {self._place: self._encoded(progress)})
+            await self._producer.write({}, {self._place: self._encoded(progress, self._counts)})
             self._confirm(progress)
         self._partition.log.kept_from = floor
 

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from mqd.errors import ProtocolError
 from mqd.limits import TIMER_PROGRESS_MARKS_MAX
 from mqd.protocol.record_reader import INT64_MAX
-from mqd.relay.delay_progress import Mark, Progress, decode_progress
+from mqd.relay.delay_progress import (
+    Counts,
+    Mark,
+    Progress,
+    decode_metadata,
+    decode_progress,
+    encode_metadata,
+)
 from mqd.relay.timer_format import ENTRY, DoneEntries
 
 marks = st.builds(Mark, st.integers(0, 5), st.integers(0, 5), st.integers(0, 6))
@@ -53,7 +62,18 @@ def test_a_progress_fits_into_the_metadata_of_an_offset() -> None:
         mark = Mark(INT64_MAX - number, INT64_MAX, INT64_MAX - TIMER_PROGRESS_MARKS_MAX + number)
         progress = progress.with_mark(mark)
     assert len(progress.marks) == TIMER_PROGRESS_MARKS_MAX
-    assert len(progress.encode()) <= 4_096
+    text = encode_metadata(UUID(int=1), progress, Counts(*[INT64_MAX] * 4))
+    assert len(text) <= 4_096
+    assert decode_metadata(text, UUID(int=1)) == (progress, Counts(*[INT64_MAX] * 4))
+
+
+def test_the_metadata_is_that_of_one_topic() -> None:
+    text = encode_metadata(UUID(int=1), Progress(), Counts(expired=3))
+    assert decode_metadata(text, UUID(int=2)) is None
+    assert decode_metadata("", UUID(int=1)) is None
+    for damaged in (text + ",1", text.replace("3", "x"), text.rpartition(":")[0]):
+        with pytest.raises(ProtocolError):
+            decode_metadata(damaged, UUID(int=1))
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,9 @@ import trio
 from mqd.client import ClusterClient, Record, open_consumer, open_producer
 from mqd.client.admin import Admin
 from mqd.client.descriptions import ConfigChange, ConfigOperation, Resource, ResourceType
+from mqd.client.errors import ClientError
+from mqd.relay.delay_progress import Counts, decode_metadata
+from mqd.relay.names import delay_group
 from mqd.relay.producer import RelayProducer
 from mqd.relay.timer_table import TimerTable
 from mqd.testing import Cluster, run, simulated
@@ -45,6 +48,18 @@ async def arrived(client: ClusterClient, place: TopicPartition, count: int) -> l
     return found
 
 
+async def counts(client: ClusterClient) -> Counts:
+    """What the relay of partition 0 has committed."""
+    admin, group = Admin(client), delay_group(DELAY.topic)
+    found = (await admin.list_group_offsets([group], stable=True))[group]
+    assert not isinstance(found, ClientError)
+    [topic] = (await admin.describe_topics([DELAY.topic])).values()
+    assert not isinstance(topic, ClientError)
+    decoded = decode_metadata(found[DELAY].metadata, topic.topic_id)
+    assert decoded is not None
+    return decoded[1]
+
+
 def header(record: Record, name: str) -> int:
     return int(dict(record.headers)[name] or b"-1")
 
@@ -65,6 +80,7 @@ async def test_records_leave_in_the_order_of_time_unless_they_are_cancelled() ->
         with trio.fail_after(30):
             found = await arrived(client, TARGET, 4)
             [dead] = await arrived(client, DEAD, 1)
+        assert await counts(client) == Counts(relayed=4, cancelled=1, expired=1)
         assert [record.key for record in found] == [b"k4", b"k1", b"k2", b"k0"]
         assert dead.value == b"late"
         assert dict(dead.headers)["__dlq.errors.message"] == b"expired"
