@@ -25,6 +25,7 @@ LAGS = (
     render.Column("committed", "COMMITTED", right=True),
     render.Column("end", "END", right=True),
     render.Column("lag", "LAG", right=True),
+    render.Column("expired", "EXPIRED", right=True),
     render.Column("client", "CLIENT"),
     render.Column("host", "HOST"),
 )
@@ -34,6 +35,7 @@ TOTALS = (
     render.Column("uncommitted", "UNCOMMITTED", right=True),
     render.Column("unknown", "UNKNOWN", right=True),
     render.Column("lag", "LAG", right=True),
+    render.Column("expired", "EXPIRED", right=True),
 )
 
 
@@ -67,7 +69,8 @@ def lag(
     An assigned partition without a committed offset shows no lag. --total counts it under
     UNCOMMITTED.
     --all omits groups with neither assigned partitions nor committed offsets. COMMITTED of a share
-    group is its start offset: the first record that is not done.
+    group is its start offset: the first record that is not done. EXPIRED counts the expired records
+    that a share group did not get, since the leader of the partition began to lead.
 
     \b
     mqctl group lag billing
@@ -115,13 +118,21 @@ def lag(
             if pattern is None
             else "no group reads matching topics"
         )
-    settings.show_found(TOTALS if total else LAGS, rows)
+    columns: tuple[render.Column, ...] = TOTALS if total else LAGS
+    if all(row["expired"] is None for row in rows):  # only share groups have a count
+        columns = tuple(each for each in columns if each.key != "expired")
+    settings.show_found(columns, rows)
     if unknown:
         print_message(
             "lag is unknown where a partition was deleted, has no leader, or its leader does not "
             f"respond: {some_of(unknown, 5)}"
         )
     finish(listed.with_failures(results))
+
+
+def _sum(counts: list[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 def _total(name: str, lags: list[PartitionLag]) -> dict[str, Any]:
@@ -131,6 +142,7 @@ def _total(name: str, lags: list[PartitionLag]) -> dict[str, Any]:
         "uncommitted": sum(each.committed is None for each in lags),
         "unknown": sum(each.committed is not None and each.end is None for each in lags),
         "lag": sum(each.lag for each in lags if each.lag is not None),
+        "expired": _sum([each.expired for each in lags]),
     }
 
 
@@ -144,6 +156,7 @@ def _lag_row(name: str, each: PartitionLag) -> dict[str, Any]:
         "start": each.start,
         "end": each.end,
         "lag": each.lag,
+        "expired": each.expired,
         "member": None if each.member is None else each.member.member_id,
         "client": None if each.member is None else each.member.client_id,
         "host": None if each.member is None else each.member.host,

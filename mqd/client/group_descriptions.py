@@ -90,6 +90,9 @@ class PartitionLag(NamedTuple):
     member: GroupMember | None
     share_lag: int | None = None
     """The lag of a share group: records behind the start offset may be done, too."""
+    expired: int | None = None
+    """Expired records that a share group did not get, since the leader of the partition began to
+    lead."""
 
     @property
     def lag(self) -> int | None:

@@ -200,7 +200,8 @@ class GroupOffsetAdmin(GroupAdmin):
             name: offsets
             if isinstance(offsets, ClientError)
             else [
-                PartitionLag(tp, *rows[name][tp], None, offsets[tp].lag) for tp in sorted(offsets)
+                PartitionLag(tp, *rows[name][tp], None, one.lag, one.expired)
+                for tp, one in sorted(offsets.items())
             ]
             for name, offsets in found.items()
         }

@@ -26,6 +26,9 @@ class ShareOffset(NamedTuple):
     """The first record that is not done. None if no member has read the partition yet."""
     lag: int | None
     """Records that are not done. None if the broker does not know it."""
+    expired: int | None = None
+    """Expired records that the group did not get, since the leader of the partition began to lead.
+    None if it is unknown, as on Apache Kafka."""
 
 
 class ShareGroupAdmin(Calls):
@@ -39,7 +42,10 @@ class ShareGroupAdmin(Calls):
         wanted = check_ids("group_ids", group_ids, "billing")
 
         async def request(connection: PeerConnection, keys: list[str]) -> Outcomes:
-            body = {"groups": [{"group_id": key, "topics": None} for key in keys]}
+            body = {
+                "groups": [{"group_id": key, "topics": None} for key in keys],
+                "expired_wanted": True,
+            }
             response = await self._client.request(connection, DESCRIBE_SHARE_GROUP_OFFSETS, body)
             outcomes = Outcomes({}, {})
             for group in response.groups:
@@ -136,6 +142,7 @@ def _share_offsets(group: Any) -> dict[TopicPartition, ShareOffset]:
         TopicPartition(topic.topic_name, row.partition_index): ShareOffset(
             None if row.start_offset == NO_OFFSET else row.start_offset,
             None if row.lag < 0 else row.lag,
+            None if row.expired < 0 else row.expired,
         )
         for topic in group.topics
         for row in topic.partitions

@@ -40,6 +40,7 @@ from mqd.resource_configs import (
 )
 from mqd.share.dead_letter_writer import DeadLetterWriter, Records
 from mqd.share.dead_letters import Target
+from mqd.share.expired_counts import ExpiredCounts
 from mqd.share.key_affinity import KeyOf
 from mqd.share.memory import LED_BYTES, ShareMemory
 from mqd.share.partition_letters import PartitionLetters
@@ -208,6 +209,7 @@ class ShareService:
         self._reads = trio.Semaphore(_READS_AT_ONCE)
         self._led: dict[ShareKey, LedSharePartition] = {}
         self.memory = ShareMemory(memory_bytes_max, self._led.values)
+        self.expired = ExpiredCounts()
         self.bugs = 0
         """Share partitions that were dropped because of an unexpected exception."""
         self._nursery: trio.Nursery | None = None
@@ -241,6 +243,9 @@ class ShareService:
         for led in [one for one in self._led.values() if one.partition is partition]:
             if not led.is_current:
                 self._drop(led)
+        if not partition.is_leader:
+            assigned = partition.assignment
+            self.expired.forget_partition(assigned.topic_id, assigned.topic_partition.partition)
 
     async def led(self, key: ShareKey, partition: Partition) -> LedSharePartition:
         """The share partition, loaded. Raises MqError."""
@@ -550,7 +555,9 @@ class ShareService:
         update = core.give_up(expired, self._clock.wall_ms())
         if update is not None:
             self._write(led, update)
-        led.expired_count += sum(last - first + 1 for first, last in expired)
+        count = sum(last - first + 1 for first, last in expired)
+        self.expired.add(led.key, count)
+        led.expired_count += count
         if now >= led.expired_logged_at + EXPIRED_LOG_SECONDS:
             led.expired_logged_at = now
             logger.info(

@@ -184,4 +184,25 @@ async def test_expired_records() -> None:
         assert values == [b"short", b"long"]
         await trio.sleep(1)
         [lag] = await admin.group_lag(GROUP)
-        assert lag.lag == 0
+        assert (lag.lag, lag.expired) == (0, 2)
+
+
+@simulated(seed=5)
+async def test_all_leaders_count_the_expired_records() -> None:
+    """Each of three nodes leads a partition; the coordinator of the group is one of them."""
+    async with Cluster(nodes=3, options=OPTIONS) as cluster:
+        client = await prepare(cluster, partitions=3)
+        admin, topic = Admin(client), Resource(ResourceType.TOPIC, TOPIC)
+        change = ConfigChange("mqd.message.ttl.ms", ConfigOperation.SET, "1000")
+        assert (await admin.alter_configs({topic: [change]}))[topic] is None
+        async with open_producer(client) as producer:
+            for partition in range(3):
+                for _ in range(partition + 1):
+                    await producer.send(TOPIC, b"", partition=partition)
+        await trio.sleep(2)
+        async with open_share_consumer(client, GROUP, [TOPIC], mode="explicit") as consumer:
+            with trio.fail_after(30):
+                lags = await admin.group_lag(GROUP)
+                while [lag.expired for lag in lags] != [1, 2, 3]:
+                    await nothing(consumer, 1)
+                    lags = await admin.group_lag(GROUP)

@@ -46,6 +46,7 @@ PEER_APIS = {
     "BrokerRegistration",
     "ClaimTopic",
     "DescribeAcknowledgedOffsets",
+    "DescribeExpiredRecords",
     "DescribeIdleProducer",
     "ReportOfflineReplicas",
     "SealTransactions",

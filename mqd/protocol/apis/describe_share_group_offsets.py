@@ -1,11 +1,26 @@
 """DescribeShareGroupOffsets (key 90): the start offsets of share groups (KIP-932).
 
 v1  the lag (KIP-1226)
+
+mqd has tagged fields of its own: the response to a request with `expired_wanted` counts the expired
+records that the group did not get. Apache Kafka skips unknown tags (KIP-482).
 """
 
 from __future__ import annotations
 
-from mqd.protocol.schema import INT16, INT32, INT64, STRING, TEXT, UUID, Api, array, field, message
+from mqd.protocol.schema import (
+    BOOLEAN,
+    INT16,
+    INT32,
+    INT64,
+    STRING,
+    TEXT,
+    UUID,
+    Api,
+    array,
+    field,
+    message,
+)
 
 REQUEST = message(
     field(
@@ -20,6 +35,7 @@ REQUEST = message(
             ),
         ),
     ),
+    field("expired_wanted", BOOLEAN, tag=10_000, default=False),
 )
 
 RESPONSE = message(
@@ -42,6 +58,8 @@ RESPONSE = message(
                             field("lag", INT64, since=1, default=-1),
                             field("error_code", INT16),
                             field("error_message", TEXT, nullable_since=0, default=None),
+                            # since the leader began to lead; -1: unknown, or not requested
+                            field("expired", INT64, tag=10_000, default=-1),
                         ),
                     ),
                 ),
