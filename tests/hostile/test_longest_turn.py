@@ -18,6 +18,10 @@ import pytest
 import trio
 
 from mqd.controller.image import GROUP
+from mqd.coordinator.group.consumer_group import ConsumerGroup
+from mqd.coordinator.group.consumer_member import ConsumerGroupMember
+from mqd.coordinator.group.shard import GroupShard
+from mqd.coordinator.group.share_group import ShareGroup, ShareGroupMember
 from mqd.limits import (
     CREATED_TOPICS_MAX,
     PARTITIONS_PER_REQUEST_MAX,
@@ -29,7 +33,14 @@ from mqd.protocol import apis
 from tests.hostile.machine import on_reference_machine
 from tests.hostile.share_states import written
 from tests.hostile.steps import Steps
-from tests.hostile.worst_requests import APIS, ROWS_MAX, Worst, encoded, worst_requests
+from tests.hostile.worst_requests import (
+    APIS,
+    ROWS_MAX,
+    VALUES_MAX,
+    Worst,
+    encoded,
+    worst_requests,
+)
 from tests.nodes import RunningNode, ask, connected, create_topic, node
 
 SECONDS_MAX = 0.05
@@ -391,3 +402,98 @@ async def test_states_of_share_groups(tmp_path: Path) -> None:
                 failures.append(str(error).splitlines()[0])
         trio.lowlevel.remove_instrument(steps)
     assert not failures
+
+
+# -- large groups
+
+MEMBERS = 170
+"""With SUBSCRIBED_NAMES_MAX names each: CONSUMER_GROUP_BYTES_MAX allows no more."""
+ASSIGNED_TOPICS, ASSIGNED_PARTITIONS = 10_000, 10
+LARGE = "large"
+
+
+def large_groups(topics: Any) -> list[ShareGroup | ConsumerGroup]:
+    """A share group and a consumer group. The first member of each has all partitions. The ids of
+    `topics` become known.
+    """
+    names = tuple(f"n{number:05}" for number in range(SUBSCRIBED_NAMES_MAX))
+    [topic] = [one for one in topics.values() if one.name == "t"]
+    assigned = {UUID(int=1 + number): topic for number in range(ASSIGNED_TOPICS)}
+    topics.update(assigned)
+    parts = dict.fromkeys(assigned, tuple(range(ASSIGNED_PARTITIONS)))
+    share, consumer = ShareGroup(LARGE), ConsumerGroup(f"{LARGE} consumer")
+    for number in range(MEMBERS):
+        member_id, owned = f"m{number}", {} if number else parts
+        member = ShareGroupMember(member_id, 1, 0, owned, topic_names=names)
+        share.members[member_id] = member
+        epochs = {topic_id: dict.fromkeys(found, 1) for topic_id, found in owned.items()}
+        consumer.members[member_id] = ConsumerGroupMember(
+            member_id, 1, 0, assigned=epochs, topic_names=names
+        )
+    consumer.targets["m0"] = parts
+    share._size = MEMBERS * member.size
+    share.names.update(dict.fromkeys(names, MEMBERS))
+    return [share, consumer]
+
+
+LARGE_GROUPS: dict[str, tuple[str, int, Mapping[str, Any]]] = {
+    "a large share group": ("share_group_describe", 1, {"group_ids": [LARGE]}),
+    "a large share group, named often": (
+        "share_group_describe",
+        1,
+        {"group_ids": [LARGE] * VALUES_MAX},
+    ),
+    "a large consumer group": (
+        "consumer_group_describe",
+        1,
+        {"group_ids": [f"{LARGE} consumer"]},
+    ),
+    "a new member with other names": (
+        "share_group_heartbeat",
+        1,
+        {
+            "group_id": LARGE,
+            "member_id": "new",
+            "member_epoch": 0,
+            "subscribed_topic_names": [f"o{number}".ljust(100) for number in range(9_000)],
+        },
+    ),
+    "its end": (
+        "share_group_heartbeat",
+        1,
+        {"group_id": LARGE, "member_id": "new", "member_epoch": -1},
+    ),
+    "the end of a member with all partitions": (
+        "share_group_heartbeat",
+        1,
+        {"group_id": LARGE, "member_id": "m0", "member_epoch": -1},
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quiet")
+async def test_large_groups(tmp_path: Path) -> None:
+    failures = []
+    options = {"auto.create.topics.enable": "false", "offsets.topic.num.partitions": "1"}
+    async with node(tmp_path, options=options) as running:
+        async with connected(running) as client:
+            await create_topic(client, "t", 10)
+            await join_share_group(client)
+        assert running.daemon is not None
+        [shard] = running.daemon.coordinators.groups.shards()
+        assert isinstance(shard, GroupShard)
+        groups = large_groups(running.daemon.machine.image.topics_by_id)
+        shard.state.by_id.update((group.group_id, group) for group in groups)
+        steps = Steps()
+        trio.lowlevel.add_instrument(steps)
+        for name, (api_name, version, body) in LARGE_GROUPS.items():
+            api = apis.by_name(api_name)
+            assert api is not None
+            try:
+                await check(running, steps, Worst(api_name, name, 0, encoded(api, version, body)))
+            except AssertionError as error:
+                failures.append(str(error).splitlines()[0])
+        trio.lowlevel.remove_instrument(steps)
+    assert not failures
+    assert groups[0].generation == 3, "a member has joined, and two have left"

@@ -34,6 +34,7 @@ from mqd.coordinator.group.timers import TimerKey
 from mqd.coordinator.shard import NOTHING, Call, CoordinatorResult, Moment, Producer, Ticket
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import CONSUMER_GROUP_BYTES_MAX
+from mqd.protocol.slices import Rows
 
 logger = logging.getLogger(__name__)
 
@@ -304,6 +305,24 @@ class ShareGroups(Part):
 
     def _described(self, group: ShareGroup) -> dict[str, Any]:
         topic_name = self.state.topics.topic_name
+
+        def member_row(member: ShareGroupMember) -> dict[str, Any]:
+            return {
+                "member_id": member.member_id,
+                "rack_id": member.rack_id,
+                "member_epoch": member.epoch,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+                "subscribed_topic_names": member.topic_names,
+                "assignment": {
+                    "topic_partitions": [
+                        {"topic_id": topic_id, "topic_name": name, "partitions": found}
+                        for topic_id, found in member.assigned.items()
+                        if (name := topic_name(topic_id)) is not None
+                    ]
+                },
+            }
+
         return {
             "error_code": ErrorCode.NONE,
             "error_message": None,
@@ -312,24 +331,7 @@ class ShareGroups(Part):
             "group_epoch": group.epoch,
             "assignment_epoch": group.assignment_epoch,
             "assignor_name": "simple",
-            "members": [
-                {
-                    "member_id": member.member_id,
-                    "rack_id": member.rack_id,
-                    "member_epoch": member.epoch,
-                    "client_id": member.client_id,
-                    "client_host": member.client_host,
-                    "subscribed_topic_names": list(member.topic_names),
-                    "assignment": {
-                        "topic_partitions": [
-                            {"topic_id": topic_id, "topic_name": name, "partitions": list(found)}
-                            for topic_id, found in member.assigned.items()
-                            if (name := topic_name(topic_id)) is not None
-                        ]
-                    },
-                }
-                for member in group.members.values()
-            ],
+            "members": Rows(tuple(group.members.values()), member_row),
         }
 
 

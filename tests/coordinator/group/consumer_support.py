@@ -12,6 +12,7 @@ from mqd.coordinator.group.consumer_group import ConsumerGroup
 from mqd.coordinator.group.consumer_member import JOINING, LEAVING
 from mqd.coordinator.group.shard import GroupShard
 from mqd.errors import ErrorCode, MqError
+from mqd.protocol.slices import Rows
 from tests.coordinator.group.support import Options, Topics, group_harness
 from tests.coordinator.harness import Harness
 
@@ -38,6 +39,13 @@ def places(assignment: Any) -> Places | None:
     return frozenset(
         (row["topic_id"], p) for row in assignment["topic_partitions"] for p in row["partitions"]
     )
+
+
+def complete(row: Any) -> Any:
+    """A row of a response with its rows, which are made when it is encoded."""
+    if isinstance(row, Mapping):
+        return {name: complete(value) for name, value in row.items()}
+    return [complete(one) for one in row] if isinstance(row, Rows) else row
 
 
 class Group:
@@ -79,7 +87,9 @@ class Group:
 
     def described(self) -> dict[str, Any]:
         [row] = self.harness.call("consumer_group_describe", 1, {"group_ids": [GROUP]})["groups"]
-        return dict(row)
+        found = complete(row)
+        assert isinstance(found, dict)
+        return found
 
     @property
     def state(self) -> ConsumerGroup:
