@@ -13,6 +13,10 @@ Repeat one seed, with every event in a file:
 
     python -m mqd.testing --seeds 42 --nodes 3 --trace trace.txt
 
+Several ranges of seeds at once, a line for each; "-" is the standard input:
+
+    echo "plain 3 0-29 plaintext" | python -m mqd.testing --runs - --jobs 2
+
 List the bugs that can be planted; plant one, and stop at the first seed that finds it:
 
     python -m mqd.testing --list-bugs
@@ -36,6 +40,7 @@ from mqd.testing.faults.plots import PLOTS
 from mqd.testing.jobs import bugs, results
 from mqd.testing.settings import LOADS, SECONDS_OF_SAFETY, Result, Settings
 
+SEEDS_FOR_EACH_EVENT = 50
 SHOWN = (
     "acknowledged",
     "read",
@@ -60,21 +65,11 @@ def main(arguments: list[str] | None = None) -> int:
     if options.bug is not None and options.bug not in bugs():
         print(f"there is no bug {options.bug!r}; --list-bugs names them", file=sys.stderr)
         return 2
-    first, _, last = options.seeds.partition("-")
-    seeds = range(int(first), int(last or first) + 1)
-    bug = None if options.bug is None else bugs()[options.bug]
-    options.nodes = options.nodes or (3 if bug is None else bug.nodes)
-    options.security = options.security or ("PLAINTEXT" if bug is None else bug.security)
-    chosen = (
-        options.nodes,
-        options.observers,
-        options.seconds,
-        options.bug,
-        options.plot,
-        options.load,
-        options.security.upper(),
-    )
-    settings = [Settings(seed, *chosen) for seed in seeds]
+    if options.runs is not None:
+        text = sys.stdin.read() if options.runs == "-" else Path(options.runs).read_text()
+        settings = [one for line in text.splitlines() for one in _settings_of(line)]
+    else:
+        settings = _settings(options)
     if options.trace is not None and len(settings) > 1:
         print("--trace takes one seed", file=sys.stderr)
         return 2
@@ -97,28 +92,62 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"\r{totals.seeds} of {len(settings)} seeds", end="", file=sys.stderr, flush=True)
     if sys.stderr.isatty():
         print("\r", end="", file=sys.stderr)
-    print(totals.text(options.nodes, options.observers, time.perf_counter() - began))
+    print(totals.text(time.perf_counter() - began))
     print(totals.coverage())
     if bad:
         print(
             f"violations in {len(bad)} of {totals.seeds} seeds, by number: "
             f"{' '.join(str(result.settings.seed) for result in bad[:50])}"
         )
-    never = [event for event in EVENTS if not totals.counts[event]]
-    if options.require_coverage and never:
+    rare = totals.rare_events()
+    if options.require_coverage and rare:
         print(
-            f"events that never happened: {', '.join(never)}; run more seeds, or look at "
-            "mqd/testing/thresholds.py",
+            f"events in fewer than one of {SEEDS_FOR_EACH_EVENT} seeds: {', '.join(rare)}; run "
+            "more seeds, or look at mqd/testing/thresholds.py",
             file=sys.stderr,
         )
         return 1
     return int(bool(bad))
 
 
+def _settings(options: argparse.Namespace) -> list[Settings]:
+    bug = None if options.bug is None else bugs()[options.bug]
+    nodes = options.nodes or (3 if bug is None else bug.nodes)
+    security = options.security or ("PLAINTEXT" if bug is None else bug.security)
+    return [
+        Settings(
+            seed,
+            nodes,
+            options.observers,
+            options.seconds,
+            options.bug,
+            options.plot,
+            options.load,
+            security.upper(),
+        )
+        for seed in _seeds(options.seeds)
+    ]
+
+
+def _settings_of(line: str) -> list[Settings]:
+    """A line of --runs: load, nodes, seeds and security."""
+    load, nodes, seeds, security = line.split()
+    return [
+        Settings(seed, int(nodes), load=load, security=security.upper()) for seed in _seeds(seeds)
+    ]
+
+
+def _seeds(text: str) -> range:
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
 class Totals:
     """Totals over all seeds."""
 
     def __init__(self) -> None:
+        self.runs: dict[str, float] = {}
+        """The real seconds of each kind of run."""
         self.seeds = self.events = 0
         self.simulated_seconds = 0.0
         self.converged: list[float] = []
@@ -126,6 +155,8 @@ class Totals:
         self.seeds_with: Counter[str] = Counter()
 
     def add(self, result: Result) -> None:
+        kind = _kind(result.settings)
+        self.runs[kind] = self.runs.get(kind, 0.0) + result.real_seconds
         self.seeds += 1
         self.events += result.events
         self.simulated_seconds += result.simulated_seconds
@@ -142,8 +173,16 @@ class Totals:
         ]
         return "\n".join([f"  {'event':<20} {'times':>8} {'seeds':>8}", *rows])
 
-    def text(self, nodes: int, observers: int, real_seconds: float) -> str:
-        cluster = f"{nodes} nodes" + (f" and {observers} that do not vote" if observers else "")
+    def rare_events(self) -> list[str]:
+        """Events that happen less often than the tests of them need."""
+        return [
+            event
+            for event in EVENTS
+            if self.seeds_with[event] < max(1, self.seeds // SEEDS_FOR_EACH_EVENT)
+        ]
+
+    def text(self, real_seconds: float) -> str:
+        kinds = [f"{kind}: {seconds:.0f} s" for kind, seconds in self.runs.items()]
         shown = ", ".join(f"{name.replace('_', ' ')} {self.counts[name]}" for name in SHOWN)
         converged = sorted(self.converged)
         half = (
@@ -153,12 +192,23 @@ class Totals:
             else ""
         )
         return (
-            f"{self.seeds} seeds of {cluster}: {self.events} events, "
+            f"{self.seeds} seeds ({'; '.join(kinds)}): {self.events} events, "
             f"{self.simulated_seconds / 3600:.2f} simulated hours "
             f"in {real_seconds:.0f} s "
             f"({self.simulated_seconds / max(real_seconds, 0.001):.1f} times real "
             f"time){half}\n{shown}"
         )
+
+
+def _kind(settings: Settings) -> str:
+    """What runs have in common, without their seeds."""
+    observers = settings.observers
+    parts = [
+        settings.load or "",
+        f"{settings.nodes} nodes" + (f" and {observers} that do not vote" if observers else ""),
+        settings.security if settings.security != "PLAINTEXT" else "",
+    ]
+    return ", ".join(part for part in parts if part)
 
 
 def _print_violations(result: Result) -> None:
@@ -176,6 +226,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--seeds", default="0-9", help="first-last, or one")
     parser.add_argument(
+        "--runs",
+        help="a file with one range of seeds in each line: LOAD NODES FIRST-LAST SECURITY",
+    )
+    parser.add_argument(
         "--nodes", type=int, help="[default: 3, or as many as the planted defect names]"
     )
     parser.add_argument(
@@ -188,7 +242,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--require-coverage",
         action="store_true",
-        help="fail if an event of the coverage table never happened",
+        help="fail if an event of the coverage table never happened, or in fewer than one of "
+        f"{SEEDS_FOR_EACH_EVENT} seeds",
     )
     parser.add_argument(
         "--keep-going", action="store_true", help="do not end at the first seed with a violation"

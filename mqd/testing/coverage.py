@@ -22,7 +22,7 @@ EVENTS = (
     "coordinator_refusals",
     "metadata_refusals",
 )
-"""Each event must happen within 50 seeds (tests/sim/test_coverage.py)."""
+"""Each event must happen once in 50 seeds (`--require-coverage`)."""
 
 
 class Coverage:
