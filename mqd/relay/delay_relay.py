@@ -285,6 +285,7 @@ class DelayRelay:
         outgoing: list[Outgoing] = []
         causes: Counter[str] = Counter()
         size = relayed = cancelled = 0
+        await self._records.prepare(index.upcoming(now_ms, self._batch_max), BATCH_BYTES)
         while len(taken) < self._batch_max and size < BATCH_BYTES:
             first = index.peek()
             if first is None or first.due_ms > now_ms:

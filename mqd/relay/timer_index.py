@@ -38,6 +38,7 @@ from mqd.limits import (
     TIMER_TABLES_MAX,
     TIMERS_IN_MEMORY,
 )
+from mqd.protocol.record_reader import INT64_MAX
 from mqd.relay.delay_progress import Mark, Progress
 from mqd.relay.timer_files import LogRange, TimerFolder, load_runs, merge_runs, publish, write_run
 from mqd.relay.timer_format import (
@@ -253,6 +254,17 @@ class TimerIndex:
             if heap and (heap[0] < first or not first):
                 first = heap[0]
         return Entry._make(ENTRY.unpack(first)) if first else None
+
+    def upcoming(self, until_ms: int, count: int) -> list[Offset]:
+        """About the next `count` entries that are due by `until_ms`, in their order. A hint: `pop`
+        may return others, and fewer."""
+        if self._gaps:
+            return []
+        bound = ENTRY.pack(until_ms, INT64_MAX, NO_KEY)
+        found = [entry for heap in self._heaps for entry in _smallest(heap, bound, count)]
+        for _, number in self._heads:
+            found += self._runs[number].buffered(bound, count)
+        return [ENTRY.unpack(entry)[1] for entry in sorted(found)[:count]]
 
     def pop(self) -> Entry:
         """Take the entry of `peek`. IndexError if there is none. Raises StorageError if a file is
@@ -557,3 +569,17 @@ class TimerIndex:
                 if run.head:
                     self._heads.append((run.head, number))
         heapq.heapify(self._heads)
+
+
+def _smallest(heap: list[bytes], bound: bytes, count: int) -> Iterator[bytes]:
+    """The first `count` items of a heap below `bound`, in order. The heap does not change."""
+    reached = [(heap[0], 0)] if heap else []
+    while reached and count:
+        item, index = heapq.heappop(reached)
+        if item >= bound:
+            return
+        yield item
+        count -= 1
+        for child in (2 * index + 1, 2 * index + 2):
+            if child < len(heap):
+                heapq.heappush(reached, (heap[child], child))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -96,6 +96,15 @@ class TimerRun:
         before, self.head = self.head, self._buffer[self._at : self._at + ENTRY_BYTES]
         if self._at == 0 and self.head and self.head <= before:
             raise StorageError(f"{self.path} is damaged: its entries are not in order")
+
+    def buffered(self, bound: bytes, count: int) -> Iterator[bytes]:
+        """Up to `count` entries from `head` on that are below `bound`, of those in memory."""
+        end = min(len(self._buffer), self._at + count * ENTRY_BYTES)
+        for start in range(self._at, end, ENTRY_BYTES):
+            entry = self._buffer[start : start + ENTRY_BYTES]
+            if entry >= bound:
+                return
+            yield entry
 
     def take(self) -> None:
         """The entry in `head` is not pending any more. `next` follows."""

@@ -178,6 +178,8 @@ class IndexMachine(RuleBasedStateMachine):
             entry = self.index.peek()
             if entry is None:
                 return
+            assert self.index.upcoming(entry.due_ms, count)[0] == entry.offset
+            assert not entry.due_ms or not self.index.upcoming(entry.due_ms - 1, count)
             assert self.index.pop() == entry
             self.popped.add(entry.offset)
 
