@@ -238,6 +238,8 @@ FETCH_SESSIONS_BYTES_MAX = 100 * MIB
 """Memory of the partitions in all fetch sessions: about 130,000 partitions."""
 
 # -- share sessions (share/sessions.py)
+SHARE_MEMBER_ID_CHARS_MAX = 36
+"""A member of a share group has a UUID as text."""
 SHARE_SESSIONS_PER_CONNECTION_MAX = 100
 """A client has one for each of its members."""
 SHARE_SESSION_PARTITIONS_MAX = 10_000

@@ -5,10 +5,11 @@ partitions (KIP-932).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import trio
 
+from mqd.coordinator.group.requests import check_share_member
 from mqd.errors import ErrorCode, MqError
 from mqd.raft.versions import SHARE_FEATURE
 from mqd.replica.partition import Partition
@@ -36,6 +37,7 @@ _AT_ONCE: Final = 50
 """Partitions in which one request acknowledges records at once."""
 UNSUPPORTED: Final = "The version of API is not supported."
 _NO_LEADER: Final = {"leader_id": NO_NODE, "leader_epoch": NO_EPOCH}
+_OTHER_ERROR: Final = {"leader_id": 0, "leader_epoch": 0}
 
 
 def require_share_groups(node: Node, message: str = "") -> None:
@@ -46,20 +48,28 @@ def require_share_groups(node: Node, message: str = "") -> None:
 
 
 def session_key(request: Any) -> SessionKey:
-    """Raises MqError INVALID_REQUEST without a group id or a member id."""
+    """Raises MqError: INVALID_GROUP_ID, INVALID_REQUEST."""
+    if request.group_id is None:
+        raise MqError(ErrorCode.INVALID_REQUEST, "GroupId can't be null.")
     if not request.group_id:
         raise MqError(ErrorCode.INVALID_GROUP_ID)
-    if not request.member_id:
-        raise MqError(ErrorCode.INVALID_REQUEST, "MemberId can't be empty.")
+    check_share_member(request.member_id)
     return SessionKey(request.group_id, request.member_id)
 
 
-async def acknowledgements_of(request: Any, *, renews: bool) -> Batches:
-    """The acknowledgements of a request. Raises MqError INVALID_REQUEST for invalid ones.
+class Acknowledgements(NamedTuple):
+    """The acknowledgements of a request."""
 
-    `renews`: whether the request says that it renews locks (KIP-1222).
-    """
+    valid: Batches
+    errors: dict[Place, MqError]
+    """Errors of other partitions: none of their records is acknowledged."""
+
+
+async def acknowledgements_of(context: Context, request: Any) -> Acknowledgements:
+    """Checks each partition. Only a request that says so may renew locks (KIP-1222)."""
     found: Batches = {}
+    errors: dict[Place, MqError] = {}
+    may_renew = context.node.share.renews(request.group_id)
     pace = Pace()
     for topic in request.topics:
         await pace.row()
@@ -67,11 +77,15 @@ async def acknowledgements_of(request: Any, *, renews: bool) -> Batches:
             await pace.row()
             if not one.acknowledgement_batches:
                 continue
-            batches = found.setdefault(Place(topic.topic_id, one.partition_index), [])
+            place = Place(topic.topic_id, one.partition_index)
+            batches = found.setdefault(place, [])
             before = batches[-1].last_offset if batches else -1
             for row in one.acknowledgement_batches:
                 await pace.row(1 + len(row.acknowledge_types) // _TYPES_A_ROW)
-                _check(row, before, renews=renews)
+                error = _error_in(row, before, request.is_renew_ack, may_renew)
+                if error is not None:
+                    errors.setdefault(place, error)
+                    break
                 before = row.last_offset
                 batches.append(
                     Acknowledgement(
@@ -81,24 +95,33 @@ async def acknowledgements_of(request: Any, *, renews: bool) -> Batches:
                         max(BY_BACK_OFF, row.retry_delay_ms),
                     )
                 )
-    return found
+    for place in errors:
+        del found[place]
+    return Acknowledgements(found, errors)
 
 
-def _check(row: Any, before: int, *, renews: bool) -> None:
+def _error_in(row: Any, before: int, is_renewal: bool, may_renew: bool) -> MqError | None:
+    """What is wrong with a batch of acknowledgements; None if it is valid."""
     count = row.last_offset - row.first_offset + 1
     types = row.acknowledge_types
-    most = AcknowledgeType.RENEW if renews else AcknowledgeType.REJECT
+    most = AcknowledgeType.RENEW if is_renewal else AcknowledgeType.REJECT
     if row.first_offset <= before or count < 1:
-        raise MqError(
+        return MqError(
             ErrorCode.INVALID_REQUEST, "Acknowledgement batches overlap or are not in order."
         )
     if len(types) not in (1, count):
-        raise MqError(
+        return MqError(
             ErrorCode.INVALID_REQUEST,
             "A batch has one acknowledge type, or one for each of its records.",
         )
     if min(types) < AcknowledgeType.GAP or max(types) > most:
-        raise MqError(ErrorCode.INVALID_REQUEST, "An acknowledge type is unknown.")
+        return MqError(ErrorCode.INVALID_REQUEST, "An acknowledge type is unknown.")
+    if max(types) == AcknowledgeType.RENEW and not may_renew:
+        return MqError(
+            ErrorCode.INVALID_RECORD_STATE,
+            "Renewing acquisition locks is not enabled for the group.",
+        )
+    return None
 
 
 class Leading:
@@ -143,12 +166,13 @@ class Leading:
         return partition
 
     def leader_of(self, place: Place, error: MqError) -> Mapping[str, Any]:
-        """The current leader for the row of a partition with an error (KIP-951)."""
+        """The current leader for the row of a partition with an error (KIP-951). As in Apache
+        Kafka, the fields are 0 with other errors than of leaders."""
         if error.code not in (
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
             ErrorCode.FENCED_LEADER_EPOCH,
         ):
-            return _NO_LEADER
+            return _OTHER_ERROR
         node = self._context.node
         topic = node.image.topics_by_id.get(place.topic_id)
         partition = None
@@ -170,9 +194,11 @@ class Leading:
             for node_id, host, port, rack in found
         ]
 
-    async def acknowledge(self, member_id: str, batches: Batches) -> dict[Place, MqError | None]:
+    async def acknowledge(
+        self, member_id: str, wanted: Acknowledgements
+    ) -> dict[Place, MqError | None]:
         """Acknowledge in all partitions at once. Returns the error of each."""
-        results: dict[Place, MqError | None] = {}
+        batches, results = wanted.valid, dict[Place, MqError | None](wanted.errors)
         pace = Pace()
         waiting = iter(batches.items())
 
@@ -193,7 +219,7 @@ class Leading:
         async with trio.open_nursery() as nursery:
             for _ in range(min(_AT_ONCE, len(batches))):
                 nursery.start_soon(acknowledge_some)
-        return {place: results[place] for place in batches}
+        return {place: results[place] for place in (*wanted.errors, *batches)}
 
 
 def client_error(error: MqError) -> MqError:

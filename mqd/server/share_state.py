@@ -55,8 +55,8 @@ def coordinator_key(key: ShareKey) -> str:
 
 def parse_coordinator_key(text: str) -> ShareKey | None:
     """The reverse of `coordinator_key`; None if the text is not such a key."""
-    group_id, _, rest = text.partition(":")
-    topic, _, partition = rest.partition(":")
+    rest, _, partition = text.rpartition(":")
+    group_id, _, topic = rest.rpartition(":")  # a group id may have colons
     try:
         topic_id = UUID(bytes=base64.urlsafe_b64decode(topic + "=="))
         return ShareKey(group_id, topic_id, int(partition)) if group_id else None
@@ -140,9 +140,14 @@ class ShareStatePersister:
                 raise
 
     async def delete(self, key: ShareKey) -> None:
-        await self._done(
-            key, DeleteState(key), "delete_share_group_state", {"partition": key.partition}
-        )
+        """Delete the state, if there is one."""
+        try:
+            await self._done(
+                key, DeleteState(key), "delete_share_group_state", {"partition": key.partition}
+            )
+        except MqError as error:  # the states of deleted topics are deleted anyway
+            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
 
     async def summary(self, key: ShareKey) -> Mapping[str, Any]:
         """`start_offset`, `leader_epoch`, `state_epoch`, `delivery_complete_count`."""

@@ -27,6 +27,8 @@ async def results_of(
     operation. It is read once, however often it is named."""
     shares = context.node.shares
     topics: dict[UUID, dict[int, dict[str, Any]]] = {}
+    if not request.group_id or not all(topic.partitions for topic in request.topics):
+        return {"results": []}  # as Apache Kafka
     pace = Pace()
     ranges = 0
     for topic in request.topics:

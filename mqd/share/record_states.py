@@ -143,6 +143,11 @@ class RecordStates:
             heapq.heappop(heap)
         return None
 
+    def records_from(self, offset: Offset) -> int:
+        """How many records from this one on are in one state."""
+        position = self._position_of(offset)
+        return 0 if position is None else self._ranges[position].last - offset + 1
+
     def within(self, first: Offset, last: Offset) -> list[tuple[Offset, Range]]:
         """The ranges from `first` to `last`, both included, cut at both ends. Neither changes."""
         found: list[tuple[Offset, Range]] = []

@@ -62,7 +62,6 @@ logger = logging.getLogger(__name__)
 
 _READ_BYTES_MAX: Final = MIB
 """Read from one partition for one fetch."""
-_READ_BYTES_MIN: Final = 64 * KIB
 EXPIRED_LOG_SECONDS: Final = 60.0
 """The shortest time between two log lines about expired records of a share partition."""
 DELAY_CHECK_SECONDS: Final = 10.0
@@ -414,7 +413,9 @@ class ShareService:
             found = self._logs.reader.read(
                 partition.log,
                 offset,
-                max_bytes=max(_READ_BYTES_MIN, min(limits.max_bytes, _READ_BYTES_MAX)),
+                max_bytes=min(limits.max_bytes, _READ_BYTES_MAX)
+                if core.affinity is None
+                else _READ_BYTES_MAX,
                 limit_offset=limit,
                 min_one=True,
             )

@@ -8,8 +8,7 @@ the stored state.
 
 Invariants: at most one member has acquired a record at any time. A record that is done is never
 acquired again. A delayed record is not acquired before its time (wall clock of the leader). A
-record is acquired at most `delivery_count_max` times, without those times that a
-member returned it by closing its session.
+record is acquired at most `delivery_count` times.
 """
 
 from __future__ import annotations
@@ -216,7 +215,8 @@ class SharePartition:
         Available offsets between them, which compaction has removed, are archived.
 
         At least one batch is acquired whole if `max_records` end within it, unless `exact`; of a
-        batch with more than BATCH_RECORDS_MAX records, so many.
+        batch with more than BATCH_RECORDS_MAX records, so many. Records with many deliveries are
+        acquired in smaller parts, and nothing after them (`_most_again`).
         """
         wanted = min(max_records, self.limits.record_locks - self.acquired_count)
         deadline = now + self.limits.lock_seconds
@@ -232,7 +232,10 @@ class SharePartition:
             for begin, end, count in self._available_in(first, last):
                 if room <= 0:
                     break
-                end = min(end, begin + room - 1)
+                most = self._most_again(begin, count)
+                if most is not None and acquired:
+                    return acquired
+                end = min(end, begin + (room if most is None else min(room, most)) - 1)
                 room -= end - begin + 1
                 self.states.put(
                     begin, Range(end, RecordState.ACQUIRED, count + 1, member_id, deadline)
@@ -241,7 +244,25 @@ class SharePartition:
                 self.acquired_count += end - begin + 1
                 wanted -= end - begin + 1
                 _add(acquired, begin, end, count + 1, batch_size)
+                if most is not None:
+                    return acquired
         return acquired
+
+    def _most_again(self, begin: Offset, count: int) -> int | None:
+        """How many of the available records from `begin`, which were delivered `count` times, are
+        acquired together. None: all.
+
+        As in Apache Kafka, a record that makes members fail must not use up the deliveries of its
+        neighbours. After half of the allowed deliveries, half of a range is acquired, then a
+        quarter, and the last time one record.
+        """
+        limit = self.limits.delivery_count
+        half = max(2, (limit + 1) // 2)
+        if not half <= count < limit:
+            return None
+        if count == limit - 1:
+            return 1
+        return max(1, self.states.records_from(begin) >> (count - half + 1))
 
     # -- records by key ----------------------------------------------------------------------------
 
@@ -473,16 +494,23 @@ class SharePartition:
     def _owned(self, member_id: str, first: Offset, last: Offset) -> list[tuple[Offset, Range]]:
         """The ranges of these records, without those before the start offset.
 
-        Raises MqError INVALID_RECORD_STATE unless the member has acquired all of them (I62).
+        Raises MqError unless the member has acquired all of them (I62): INVALID_REQUEST if one is
+        behind all that were acquired, else INVALID_RECORD_STATE.
         """
         first = max(first, self.states.start_offset)
         if last < first:
             return []
         found = self.states.within(first, last)
-        if last >= self.states.end_offset:
+        if not len(self.states):
             raise MqError(
                 ErrorCode.INVALID_RECORD_STATE,
-                f"The offset {last} was not acquired: it is not before {self.states.end_offset}.",
+                "Batch record not found. The request batch offsets are not found in the cache.",
+            )
+        if last >= self.states.end_offset:
+            which = "first" if first >= self.states.end_offset else "last"
+            raise MqError(
+                ErrorCode.INVALID_REQUEST,
+                f"Batch record not found. The {which} offset in request is past acquired records.",
             )
         for begin, one in found:
             if one.state is not RecordState.ACQUIRED or one.next_state is not None:
@@ -574,15 +602,14 @@ class SharePartition:
         return all_slices(self.releasing(member_id))
 
     def releasing(self, member_id: str) -> Slices[Update | None]:
-        """The session of the member ends: its records are available again. This delivery does not
-        count, because the member may not have seen them. Records that it acquires meanwhile in
-        another session stay acquired."""
+        """The session of the member ends: its records are available again. Records that it acquires
+        meanwhile in another session stay acquired."""
         batches: list[Batch] = []
         owned = [(begin, one) for begin, one in self.states if one.member_id == member_id]
         for begin, found in owned:
             for at, one in self._still(begin, found):
                 if one.next_state is None:
-                    batches.append(self._give_back(at, one, one.delivery_count - 1, NOT_DELAYED))
+                    batches.append(self._give_back(at, one, one.delivery_count, NOT_DELAYED))
             yield 1
         return self._update(batches)
 

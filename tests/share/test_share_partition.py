@@ -112,14 +112,47 @@ def test_a_lock_ends_and_can_be_renewed() -> None:
     assert acquire(partition, "b", (0, 9), now=16.0) == [(0, 4, 2)]
 
 
-def test_a_session_that_ends_returns_records_without_a_delivery() -> None:
+def test_a_session_that_ends_returns_records() -> None:
+    """Its deliveries count, so counts never go back."""
     partition = empty()
     acquire(partition, "a", (0, 4))
     acquire(partition, "b", (5, 9))
     update = partition.release_all("a")
     assert update is not None
-    assert update.batches == (Batch(0, 4, RecordState.AVAILABLE, 0),)
-    assert acquire(partition, "c", (0, 9)) == [(0, 4, 1)]
+    assert update.batches == (Batch(0, 4, RecordState.AVAILABLE, 1),)
+    assert acquire(partition, "c", (0, 9)) == [(0, 4, 2)]
+
+
+@pytest.mark.parametrize(
+    "limit, acquired",
+    [
+        (2, [(0, 7, 1), (0, 7, 2)]),
+        (3, [(0, 7, 1), (0, 7, 2), *((offset, offset, 3) for offset in range(8))]),
+        (
+            5,
+            [
+                *((0, 7, count) for count in (1, 2, 3)),
+                (0, 3, 4),
+                (0, 0, 5),
+                *((offset, offset, 5) for offset in (1, 2, 3)),
+                (4, 5, 4),
+            ],
+        ),
+    ],
+)
+def test_records_are_delivered_in_smaller_parts_before_they_are_given_up(
+    limit: int, acquired: list[tuple[int, int, int]]
+) -> None:
+    """So that a record that makes members fail does not use up the deliveries of others."""
+    partition = empty(limits=LIMITS._replace(delivery_count=limit))
+    for first, last, count in acquired:
+        found = acquire(partition, "a", (0, 3), (4, 7), (8, 9)) if count == 1 else None
+        if found is None:
+            found = acquire(partition, "a", (0, 3), (4, 7))
+        assert found[:1] == [(first, last if count > 1 else 9, count)], acquired
+        update = acknowledge(partition, "a", first, last, AcknowledgeType.RELEASE)
+        assert update is not None
+        partition.complete(update, stored=True)
 
 
 def test_whole_batches_are_acquired_unless_the_number_is_exact() -> None:
@@ -189,8 +222,7 @@ class Model:
             del self.records[self.start]
             self.start += 1
 
-    def give_back(self, record: Record, delivered: bool) -> None:
-        record.count -= not delivered
+    def give_back(self, record: Record) -> None:
         record.state = (
             RecordState.ARCHIVED if record.count >= LIMITS.delivery_count else RecordState.AVAILABLE
         )
@@ -261,7 +293,8 @@ class History:
         try:
             update = acknowledge(self.partition, member, first, last, *kinds, now=self.now)
         except MqError as error:
-            assert error.code is ErrorCode.INVALID_RECORD_STATE
+            never_acquired = last >= self.partition.states.end_offset
+            assert error.code is ErrorCode.INVALID_RECORD_STATE or never_acquired
             assert not allowed
             return
         assert allowed
@@ -299,14 +332,14 @@ class History:
                 and record.deadline <= self.now
                 and not record.pending
             ):
-                self.model.give_back(record, delivered=True)
+                self.model.give_back(record)
 
     def leave(self) -> None:
         member = self.dice.choice(MEMBERS)
         self.partition.release_all(member)
         for record in self.model.records.values():
             if record.member == member and not record.pending:
-                self.model.give_back(record, delivered=False)
+                self.model.give_back(record)
 
     def trim(self) -> None:
         log_start = self.model.start + self.dice.randint(0, 3)
@@ -445,7 +478,7 @@ def test_a_release_in_slices_spares_what_another_session_acquires() -> None:
     work = partition.releasing("a")
     next(work)
     assert partition.expire(LIMITS.lock_seconds + 4.5) is not None
-    assert acquire(partition, "a", (0, 5), now=100.0) == [(0, 1, 1), (2, 5, 2)]
+    assert acquire(partition, "a", (0, 5), now=100.0) == [(0, 5, 2)]
     update = all_slices(work)
     assert update is not None
     assert [one.first_offset for one in update.batches] == [0, 6]

@@ -42,7 +42,7 @@ class ClassicCalls(Part):
     def _by_type(self, classic: Handler, consumer: Handler) -> Handler:
         def handle(ticket: Ticket, call: Call, now: Moment) -> CoordinatorResult:
             group = self.state.get(call.request.group_id)
-            if isinstance(group, ShareGroup):
+            if isinstance(group, ShareGroup) and call.api != "LeaveGroup":
                 code = _REFUSALS.get(call.api, ErrorCode.UNKNOWN_MEMBER_ID)
                 raise MqError(code, f"Group {group.group_id} is a share group.")
             if isinstance(group, ConsumerGroup) and not group.is_empty:

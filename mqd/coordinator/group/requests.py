@@ -9,7 +9,7 @@ from typing import Final
 from mqd.coordinator.group.consumer_member import JOINING, LEAVING, LEAVING_FOR_NOW
 from mqd.coordinator.shard import Call, GroupOptions
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import SUBSCRIBED_NAMES_MAX, TOPIC_NAME_CHARS_MAX
+from mqd.limits import SHARE_MEMBER_ID_CHARS_MAX, SUBSCRIBED_NAMES_MAX, TOPIC_NAME_CHARS_MAX
 
 _PROTOCOL_NAMED_FROM: Final = 5
 """Version of SyncGroup from which a member names its protocol."""
@@ -111,8 +111,20 @@ def check_names(names: Collection[str] | None) -> None:
         )
 
 
+def check_share_member(member_id: str | None) -> None:
+    """The id of a member of a share group. Raises MqError INVALID_REQUEST."""
+    if not member_id:
+        raise MqError(ErrorCode.INVALID_REQUEST, "MemberId can't be empty.")
+    if len(member_id) > SHARE_MEMBER_ID_CHARS_MAX:
+        raise MqError(
+            ErrorCode.INVALID_REQUEST,
+            f"MemberId has more than {SHARE_MEMBER_ID_CHARS_MAX} characters.",
+        )
+
+
 def _check_share_heartbeat(call: Call, _: GroupOptions) -> None:
     request = call.request
+    check_share_member(request.member_id)
     if not request.member_id.strip():
         raise MqError(ErrorCode.INVALID_REQUEST, "MemberId can't be empty.")
     for value, name in ((request.group_id, "GroupId"), (request.rack_id, "RackId")):

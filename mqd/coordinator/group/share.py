@@ -143,10 +143,11 @@ class ShareGroups(Part):
 
     def _group_for(self, group_id: str, *, joining: bool) -> ShareGroup:
         """A member that joins may create the group."""
-        group = self.state.get(group_id)
-        if group is None and joining:
+        if self.state.get(group_id) is not None:
+            return share_group(self.state, group_id)
+        if joining:
             return ShareGroup(group_id)
-        return share_group(self.state, group_id)
+        raise MqError(ErrorCode.GROUP_ID_NOT_FOUND, f"Share group {group_id} not found.")
 
     def _check_room(self, group: ShareGroup, member_id: str) -> None:
         most = self.state.options.node("group.share.max.size")
@@ -343,10 +344,13 @@ def _check_epoch(member: ShareGroupMember, epoch: int) -> None:
     """
     if epoch in (JOINING, member.epoch, member.previous_epoch):
         return
-    how = "greater" if epoch > member.epoch else "smaller"
+    how, why = "greater", ""
+    if epoch < member.epoch:
+        how = "smaller"
+        why = f", and it does not match the previous member epoch ({member.previous_epoch})"
     raise MqError(
         ErrorCode.FENCED_MEMBER_EPOCH,
         f"The share group member has a {how} member epoch ({epoch}) than the one known by the "
-        f"group coordinator ({member.epoch}). "
+        f"group coordinator ({member.epoch}){why}. "
         "The member must abandon all its partitions and rejoin.",
     )

@@ -222,7 +222,7 @@ class ShareGroup:
         raise self._no_offsets()
 
     def check_fetch(self, member_id: str | None, generation: int) -> None:
-        raise self._no_offsets()
+        """As in Apache Kafka: it has no committed offsets."""
 
     def check_offset_delete(self) -> None:
         raise self._no_offsets()

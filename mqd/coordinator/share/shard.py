@@ -274,7 +274,7 @@ class ShareShard:
         _check_start_offset(op.start_offset)
         current = self._states.get(op.key)
         if current is not None and op.state_epoch < current.state_epoch:
-            raise MqError(ErrorCode.FENCED_STATE_EPOCH)
+            raise _fenced_state_epoch()
         if current is not None and op.start_offset == NO_OFFSET:
             return _response_only(ticket, {})  # a repeated request: the state stays
         if current is None:
@@ -288,7 +288,7 @@ class ShareShard:
             op.state_epoch,
             NO_EPOCH if current is None else current.leader_epoch,
             op.start_offset,
-            UNKNOWN_COUNT,
+            0,
             now.wall_ms,
             now.wall_ms,
             (),
@@ -297,14 +297,14 @@ class ShareShard:
 
     def _read(self, ticket: Ticket, op: ReadState) -> CoordinatorResult:
         current = self._initialized(op.key, "Read")
-        if op.leader_epoch < current.leader_epoch:
-            raise MqError(ErrorCode.FENCED_LEADER_EPOCH)
+        if op.leader_epoch != NO_EPOCH and op.leader_epoch < current.leader_epoch:
+            raise _fenced_leader_epoch()
         response = {
             "state_epoch": current.state_epoch,
             "start_offset": current.start_offset,
             "batches": tuple(current.states.batches),
         }
-        if op.leader_epoch == current.leader_epoch:
+        if op.leader_epoch in (NO_EPOCH, current.leader_epoch):
             return _response_only(ticket, response)
         # From now on, writes of the former leader are refused.
         fencing = ShareUpdate(
@@ -313,6 +313,7 @@ class ShareShard:
         return CoordinatorResult((self._record(op.key, fencing),), ((ticket, response),))
 
     def _summary(self, ticket: Ticket, op: ReadSummary) -> CoordinatorResult:
+        self._check_partition(op.key)
         current = self._states.get(op.key)
         if current is None:  # as Apache Kafka: not an error
             response = {
@@ -335,9 +336,9 @@ class ShareShard:
         _check_start_offset(op.start_offset)
         batches = _checked(op.batches)
         if op.leader_epoch != NO_EPOCH and op.leader_epoch < current.leader_epoch:
-            raise MqError(ErrorCode.FENCED_LEADER_EPOCH)
+            raise _fenced_leader_epoch()
         if op.state_epoch != NO_EPOCH and op.state_epoch < current.state_epoch:
-            raise MqError(ErrorCode.FENCED_STATE_EPOCH)
+            raise _fenced_state_epoch()
         update = ShareUpdate(
             current.snapshot_epoch,
             max(current.leader_epoch, op.leader_epoch),
@@ -377,6 +378,7 @@ class ShareShard:
         self.account.make_room(RANGE_BYTES * growth, f"share group {key.group_id}", now.seconds)
 
     def _delete(self, ticket: Ticket, op: DeleteState) -> CoordinatorResult:
+        self._check_partition(op.key)
         if op.key not in self._states:
             return _response_only(ticket, {})
         return CoordinatorResult((tombstone(op.key),), ((ticket, {}),))
@@ -384,19 +386,25 @@ class ShareShard:
     # -- internals
 
     def _check_partition(self, key: ShareKey) -> None:
-        """Raises MqError UNKNOWN_TOPIC_OR_PARTITION for a partition that does not exist."""
+        """Raises MqError UNKNOWN_TOPIC_OR_PARTITION for a partition that does not exist,
+        INVALID_REQUEST for a negative one."""
+        _check_number(key)
         name = self._topics.topic_name(key.topic_id)
-        if name is None or not 0 <= key.partition < self._topics.partitions(name):
-            raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if name is None or key.partition >= self._topics.partitions(name):
+            raise MqError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                "This server does not host this topic-partition.",
+            )
 
     def _initialized(self, key: ShareKey, what: str) -> ShareState:
-        self._check_partition(key)
+        _check_number(key)
         current = self._states.get(key)
         if current is None:
             raise MqError(
                 ErrorCode.INVALID_REQUEST,
                 f"{what} operation on uninitialized share partition not allowed.",
             )
+        self._check_partition(key)
         return current
 
     def _record(self, key: ShareKey, value: ShareSnapshot | ShareUpdate) -> CoordinatorRecord:
@@ -453,6 +461,26 @@ def _after(current: ShareState, update: ShareUpdate) -> ShareState:
         update.state_batches,
     )
     return after
+
+
+def _fenced_leader_epoch() -> MqError:
+    return MqError(
+        ErrorCode.FENCED_LEADER_EPOCH,
+        "The leader epoch in the request is older than the epoch on the broker.",
+    )
+
+
+def _fenced_state_epoch() -> MqError:
+    return MqError(
+        ErrorCode.FENCED_STATE_EPOCH,
+        "The share coordinator rejected the request because the share-group state epoch did not "
+        "match.",
+    )
+
+
+def _check_number(key: ShareKey) -> None:
+    if key.partition < 0:
+        raise MqError(ErrorCode.INVALID_REQUEST, "The partition id cannot be a negative number.")
 
 
 def _check_start_offset(offset: Offset) -> None:

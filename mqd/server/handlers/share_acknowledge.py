@@ -32,12 +32,10 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         raise MqError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
     share = context.node.share
     session = share.sessions.use(key, request.share_session_epoch)
-    batches = await acknowledgements_of(
-        request, renews=request.is_renew_ack and share.renews(key.group_id)
-    )
+    acknowledgements = await acknowledgements_of(context, request)
     leading = Leading(context, key.group_id)
     request.topics = ()
-    results = await leading.acknowledge(key.member_id, batches)
+    results = await leading.acknowledge(key.member_id, acknowledgements)
     if request.share_session_epoch == FINAL_EPOCH and session.is_open:
         share.sessions.end(key)
         await share.release(session)

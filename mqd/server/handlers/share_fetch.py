@@ -13,6 +13,7 @@ import trio
 
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import FETCH_WAIT_MAX_MS, MIB, SHARE_SESSION_UNKNOWN_MAX
+from mqd.protocol.schema import INT32_MAX
 from mqd.replica.waiters import FetchWaiter
 from mqd.security.acls import Operation, ResourceType
 from mqd.server.authorization import require
@@ -37,6 +38,7 @@ _PARKED_ROWS = 25
 """Memory of a waiting fetch without its partitions, in rows of a parked fetch."""
 _ROWS_OF_A_READ = 4
 """An attempt to acquire records takes as long as so many rows of a request."""
+_BATCHES = 0
 _RECORD_LIMIT = 1
 """The acquire mode in which `max_records` is exact."""
 
@@ -46,11 +48,9 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     key = session_key(request)
     require(context, Operation.READ, ResourceType.GROUP, key.group_id)
     share, epoch = context.node.share, request.share_session_epoch
-    batches = await acknowledgements_of(
-        request, renews=request.is_renew_ack and share.renews(key.group_id)
-    )
+    _check(request)
     if epoch == INITIAL_EPOCH:
-        if batches:
+        if _acknowledges(request):
             raise MqError(
                 ErrorCode.INVALID_REQUEST,
                 "The first request of a share session cannot acknowledge records.",
@@ -61,10 +61,11 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         session = share.sessions.open(key, context.peer)
     else:
         session = share.sessions.use(key, epoch)
+    acknowledgements = await acknowledgements_of(context, request)
     leading = Leading(context, key.group_id)
     fetch = _Fetch(context, request, session, leading)
     await fetch.change_places()
-    acknowledged = await leading.acknowledge(key.member_id, batches)
+    acknowledged = await leading.acknowledge(key.member_id, acknowledgements)
     if epoch != FINAL_EPOCH and not request.is_renew_ack:
         await fetch.run()
     if (epoch == FINAL_EPOCH or fetch.unknown > SHARE_SESSION_UNKNOWN_MAX) and session.is_open:
@@ -78,6 +79,25 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     }
 
 
+def _check(request: Any) -> None:
+    """Raises MqError INVALID_REQUEST for limits that do not fit together."""
+    if request.share_acquire_mode not in (_BATCHES, _RECORD_LIMIT):
+        raise MqError(
+            ErrorCode.INVALID_REQUEST, f"Unknown acquire mode {request.share_acquire_mode}."
+        )
+    limits = request.max_wait_ms, request.min_bytes, request.max_bytes, request.max_records
+    if request.is_renew_ack and any(limits):
+        raise MqError(
+            ErrorCode.INVALID_REQUEST,
+            "A request that renews locks acquires no records: maxWaitMs, minBytes, maxBytes and "
+            "maxRecords must be 0.",
+        )
+
+
+def _acknowledges(request: Any) -> bool:
+    return any(one.acknowledgement_batches for topic in request.topics for one in topic.partitions)
+
+
 class _Fetch:
     """One fetch of a session: acquires records, and waits if there are none."""
 
@@ -89,6 +109,7 @@ class _Fetch:
         self._session = session
         self._leading = leading
         self._is_first = request.share_session_epoch == INITIAL_EPOCH
+        self._acquires = request.max_records > 0 and request.max_bytes > 0
         self._acquired: dict[Place, Acquired] = {}
         self._errors: dict[Place, MqError] = {}
         self._added = 0
@@ -194,7 +215,9 @@ class _Fetch:
                 return
             await pace.row(_ROWS_OF_A_READ)
             place = Place(one.key.topic_id, one.key.partition)
-            limits = FetchLimits(records_left, bytes_left, max(1, request.batch_size), exact)
+            # As in Apache Kafka, the batch size counts only if whole batches are acquired.
+            batch_size = INT32_MAX if exact else max(1, request.batch_size)
+            limits = FetchLimits(records_left, bytes_left, batch_size, exact)
             try:
                 found = await self._context.node.share.acquire(
                     one, session.key.member_id, limits, lambda: session.is_open
@@ -212,11 +235,11 @@ class _Fetch:
         self, acknowledged: Mapping[Place, MqError | None]
     ) -> list[tuple[Place, dict[str, Any]]]:
         """The rows of partitions with records, errors or acknowledgements. The first response of a
-        session has a row for each partition, as in Apache Kafka.
+        session has a row for each partition, as in Apache Kafka, if the request may acquire any.
         """
         rows: dict[Place, dict[str, Any]] = {}
         pace = Pace()
-        for place in list(self._session.places) if self._is_first else ():
+        for place in list(self._session.places) if self._is_first and self._acquires else ():
             await pace.row()
             rows[place] = {"error_code": ErrorCode.NONE}
         for place, refused in acknowledged.items():

@@ -16,6 +16,7 @@ from mqd.client.errors import ClientError
 from mqd.errors import ErrorCode
 from mqd.protocol.batch import iterate_batches
 from mqd.protocol.record_reader import iterate_records
+from mqd.protocol.schema import INT32_MAX
 from mqd.share.share_partition import AcknowledgeType
 from mqd.testing.clients.wire import Wire
 from mqd.testing.share_ledger import Hold, Place, ShareLedger
@@ -78,12 +79,15 @@ class Session:
         """Whether the broker no longer leads a partition."""
 
     async def fetch(self, wanted: Wanted, chosen: Mapping[TopicPartition, Chosen]) -> int:
-        """Acknowledge, and acquire. Returns the number of records that it has acquired."""
-        body = {
-            **self._body(chosen, self._epoch),
-            "max_wait_ms": wanted.wait_ms,
-            "min_bytes": 1,
-            "max_records": wanted.max_records,
+        """Acknowledge, and acquire unless it renews locks. Returns the number of records that it
+        has acquired."""
+        body = self._body(chosen, self._epoch)
+        acquires = not body["is_renew_ack"]
+        body |= {
+            "max_wait_ms": wanted.wait_ms if acquires else 0,
+            "min_bytes": 1 if acquires else 0,
+            "max_bytes": INT32_MAX if acquires else 0,
+            "max_records": wanted.max_records if acquires else 0,
             "batch_size": wanted.batch_size,
             "share_acquire_mode": int(wanted.exact),
             "forgotten_topics_data": [],
