@@ -15,6 +15,7 @@ from mqd.client.peer import PeerConnection
 from mqd.client.peer_opening import start_peer
 from mqd.client.security import Security
 from mqd.io.entropy import RandomEntropy
+from mqd.io.memory_files import in_memory
 from mqd.peers import Peers, parse_peers
 from mqd.security.client_listeners import SecurityProtocol
 from mqd.testing.cluster_network import ClusterNetwork, Place
@@ -136,9 +137,13 @@ class Cluster:
         return self.nodes[node_id].daemon if self.nodes[node_id].running else None
 
     def contents(self, node_id: int, path: Path) -> bytes | bytearray:
-        """The bytes of a file on a node's disk as its processes see them. Do not change them. Empty
-        if the file does not exist.
+        """The bytes of a file on a node's disk, or of a log in memory, as its processes see them.
+        Do not change them. Empty if the file does not exist.
         """
+        if in_memory(path):
+            daemon = self.daemon(node_id)
+            files = None if daemon is None else daemon.logs._disk
+            return files.read_bytes(path) if files is not None and files.exists(path) else b""
         found = self.nodes[node_id].disk.find(path)
         return found.data if isinstance(found, Inode) else b""
 

@@ -10,8 +10,9 @@ import trio
 
 from mqd.client.cluster import ClusterClient
 from mqd.client.group_consumer import GroupConsumer
+from mqd.protocol.record_reader import Record
 from mqd.testing.checker import Anomaly, Outcome
-from mqd.testing.clients.common import owned
+from mqd.testing.clients.common import owned, read_records
 from mqd.testing.clients.groups import Groups
 from mqd.testing.clients.shares import Shares
 from mqd.testing.clients.transaction_steps import TransactionSteps
@@ -21,15 +22,20 @@ from mqd.testing.convergence import CONVERGE_SECONDS, LOOK_SECONDS, LivenessErro
 from mqd.testing.formation import COPIED, ORDERED_SHARE_GROUP, SHARE_GROUPS
 from mqd.testing.group_ledger import GroupLedger
 from mqd.testing.ledger import Ledger
+from mqd.testing.letter_check import LetterCheck
 from mqd.testing.node_options import SHARE_LOCK_SECONDS
 from mqd.testing.probes.groups import GroupProbe
 from mqd.testing.probes.probes import Probes
 from mqd.testing.probes.shares import ShareTerms
+from mqd.testing.share_features import LETTER_PARTITIONS, LETTERS, ShareFeatures
 from mqd.testing.share_ledger import ShareLedger
+from mqd.testing.wall_times import WallTimes
 from mqd.types import TopicPartition
 
 DRAIN_SECONDS_MAX = 10 * CONVERGE_SECONDS
 """The virtual time within which consumers and copies must reach the end, even if they advance."""
+
+LETTERS_TOPIC = [TopicPartition(LETTERS, number) for number in range(LETTER_PARTITIONS)]
 
 
 class CoordinatedLoad:
@@ -43,15 +49,21 @@ class CoordinatedLoad:
         source: Callable[[str], random.Random],
         request_seconds: float,
         delivery_limit: int,
+        walls: WallTimes,
+        features: ShareFeatures,
     ) -> None:
-        """`delivery_limit`: of all share groups."""
+        """`delivery_limit`, `features`: of all share groups."""
         self.ledger = Ledger()
         self.group_ledger = GroupLedger()
         self.transactional: Transactional | None = None
         self.two_phase: TwoPhase | None = None
         self.groups: Groups | None = None
-        self.share_ledger = ShareLedger()
+        self.share_ledger = ShareLedger(walls.latest)
+        self._walls = walls
+        self._features = features
         self.shares: Shares | None = None
+        self.letters = 0
+        """The number of dead letters of share groups."""
         self._load = load
         self._probes = probes
         self._new_client = new_client
@@ -122,6 +134,8 @@ class CoordinatedLoad:
             end_of=self._probes.committed_end,
             term=terms.term,
             lock_seconds=SHARE_LOCK_SECONDS,
+            wall_between=self._walls.between,
+            features=self._features,
         )
         self.share_ledger.limit = self._delivery_limit
         self.share_ledger.ordered = frozenset({ORDERED_SHARE_GROUP})
@@ -180,7 +194,30 @@ class CoordinatedLoad:
             offsets = {partition: [offset for offset, _ in log] for partition, log in final.items()}
             found += self.group_ledger.check(self.groups.committed, offsets)
         if self.shares is not None:
-            found += self.share_ledger.check(self.shares.groups, final)
+            found += await self._check_shares(client, self.shares, final)
+        return found
+
+    async def _check_shares(
+        self,
+        client: ClusterClient,
+        shares: Shares,
+        final: dict[TopicPartition, list[tuple[int, bytes]]],
+    ) -> list[Anomaly]:
+        features, latest = self._features, self._walls.latest()
+        records: dict[TopicPartition, dict[int, Record]] = {}
+        letters: list[Record] = []
+        if features.letters or features.ttl_ms is not None:
+            with trio.fail_after(CONVERGE_SECONDS):
+                records = await read_records(client, shares.partitions)
+                if features.letters:
+                    read = await read_records(client, LETTERS_TOPIC)
+                    letters = [one for rows in read.values() for one in rows.values()]
+        expired = {one: features.expired(rows, latest) for one, rows in records.items()}
+        found = self.share_ledger.check(shares.groups, final, expired)
+        if features.letters:
+            self.letters = len(letters)
+            check = LetterCheck(self.share_ledger, features, records, latest)
+            found += check.check(shares.groups, letters)
         return found
 
     async def _check_transactions(
@@ -219,6 +256,7 @@ class CoordinatedLoad:
         counts["offset_commits"] = self.group_ledger.commits
         counts["assignments"] = self.group_ledger.assignments
         counts["refused_ghosts"] = self.group_ledger.refused_ghosts
-        for name in ("deliveries", "redeliveries", "confirmed", "renewed", "refused"):
+        counts["share_letters"] = self.letters
+        for name in ("deliveries", "redeliveries", "confirmed", "renewed", "refused", "delayed"):
             counts[f"share_{name}"] = getattr(self.share_ledger, name)
         return counts

@@ -279,8 +279,7 @@ class SimulatedNode:
         correct.
         """
         self._shared.world.trace.add(self.id, f"skew {seconds:.6f}")
-        self.clock.skew_seconds = seconds
-        self.clock.skew_seconds_max = max(self.clock.skew_seconds_max, seconds)
+        self.clock.skew(seconds)
 
 
 async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:

@@ -6,8 +6,8 @@ import random
 
 from mqd.testing.scheduler import STARTS_AT, VirtualClock
 
-_WALL_MS_AT_START = 1_767_225_600_000
-"""2026-01-01T00:00:00Z."""
+_WALL_MS_AT_START = 1_767_225_594_000
+"""2025-12-31T23:59:54Z: a minute ends, for schedules, while the faults of a run happen."""
 
 
 class NodeClock:
@@ -21,9 +21,8 @@ class NodeClock:
     def __init__(self, clock: VirtualClock, chance: random.Random | None = None) -> None:
         self._clock = clock
         self._chance = chance
-        self.skew_seconds = 0.0
-        self.skew_seconds_max = 0.0
-        """How much the wall clock was ahead at most."""
+        self._skews: list[tuple[float, float]] = [(0.0, 0.0)]
+        """(virtual time, error of the wall clock since then), in order."""
         self.price_seconds = 0.0
         """The maximum time between two readings; usually it is far shorter."""
         self._ahead_at = 0.0
@@ -54,5 +53,27 @@ class NodeClock:
         """The seconds of work that are not yet part of the virtual time."""
         return max(self._ahead_at - self._clock.now, 0.0)
 
+    @property
+    def skew_seconds_max(self) -> float:
+        """How much the wall clock was ahead at most."""
+        return max(seconds for _, seconds in self._skews)
+
+    def skew(self, seconds: float) -> None:
+        """Set the error of the wall clock: ahead, or behind if negative."""
+        self._skews.append((self._clock.now, seconds))
+
     def wall_ms(self) -> int:
-        return _WALL_MS_AT_START + int((self._clock.now - STARTS_AT + self.skew_seconds) * 1000)
+        return _wall_ms(self._clock.now, self._skews[-1][1])
+
+    def wall_between(self, since: float, until: float) -> tuple[int, int]:
+        """The earliest and the latest wall time in ms between two virtual times."""
+        shown: list[int] = []
+        for index, (begins, seconds) in enumerate(self._skews):
+            ends = self._skews[index + 1][0] if index + 1 < len(self._skews) else until
+            if begins <= until and since <= ends:
+                shown += _wall_ms(max(begins, since), seconds), _wall_ms(min(ends, until), seconds)
+        return min(shown), max(shown)
+
+
+def _wall_ms(at: float, skew_seconds: float) -> int:
+    return _WALL_MS_AT_START + int((at - STARTS_AT + skew_seconds) * 1000)

@@ -24,8 +24,9 @@ import trio
 from mqd.client.cluster import ClusterClient
 from mqd.client.nurseries import on_crash
 from mqd.testing.checker import History
-from mqd.testing.clients.delayed import DelayedRecords
+from mqd.testing.clients.delayed import DelayedRecords, DelayFeatures
 from mqd.testing.clients.hostile import ATTACKERS_TOPIC, Hostile
+from mqd.testing.clients.queues import MEMORY_TOPIC, PLACES, Queues
 from mqd.testing.clients.workload import Workload
 from mqd.testing.clients.workload_state import WorkloadState
 from mqd.testing.cluster import Cluster
@@ -40,15 +41,18 @@ from mqd.testing.faults.plots import Plots, draw_plot
 from mqd.testing.formation import COPIED, FORM_SECONDS, Formation, FormationError
 from mqd.testing.metadata_check import check_metadata
 from mqd.testing.node_options import DELIVERY_LIMIT, draw_options
+from mqd.testing.probes.memory import MemoryProbe
 from mqd.testing.probes.probes import Probes
 from mqd.testing.settings import LOADS, Result, Settings
+from mqd.testing.share_features import ShareFeatures
 from mqd.testing.thresholds import draw_price
+from mqd.testing.wall_times import WallTimes
 from mqd.testing.world import current_world, run
 from mqd.types import TopicPartition
 
 VALIDATE_EVERY_SECONDS = 2.0
 REQUEST_SECONDS = 2.0
-_LIKELIHOODS = (0.44, 0.11, 0.1, 0.08, 0.08, 0.07, 0.06, 0.06)
+_LIKELIHOODS = (0.38, 0.06, 0.11, 0.1, 0.08, 0.08, 0.07, 0.06, 0.06)
 _ALSO_HOSTILE = 0.15
 """The probability that a seed of another load also has a hostile client."""
 BUSY_SECONDS_MAX = 0.1
@@ -57,11 +61,6 @@ BUSY_SECONDS_MAX = 0.1
 
 async def _client(cluster: Cluster, name: str) -> ClusterClient:
     return await cluster.client(name, request_timeout_s=REQUEST_SECONDS, wait_s=FORM_SECONDS)
-
-
-def _ahead_ms(cluster: Cluster) -> int:
-    """How much the wall clock of any node was ahead at most."""
-    return round(1000 * max(node.clock.skew_seconds_max for node in cluster.nodes.values()))
 
 
 def run_seed(settings: Settings, trace: Path | None = None) -> Result:
@@ -122,9 +121,11 @@ class _Run:
         self.history = History()
         self.coordinated: CoordinatedLoad | None = None
         self.hostile: Hostile | None = None
-        self.delayed: DelayedRecords | None = None
+        self.own_clients: DelayedRecords | Queues | None = None
+        """The clients of the loads `delay` and `queues`."""
         self.scope = trio.CancelScope()
         self.coverage = Coverage()
+        self.features = ShareFeatures.draw(self.source("share features"))
 
     def source(self, purpose: str) -> random.Random:
         return random.Random(f"{self.settings.seed}/{purpose}")
@@ -185,25 +186,39 @@ class _Run:
 
     def _may_lose(self, topic: str) -> bool:
         """Topics of administration, and those of hostile clients in the load "plain", have no
-        `flush.before.ack`. So a power cut of all their replicas may lose records.
+        `flush.before.ack`. So a power cut of all their replicas may lose records. A topic in memory
+        has a ledger of its own (memory_ledger.py).
         """
-        return topic == SHORTENED or (
+        return topic in (SHORTENED, MEMORY_TOPIC) or (
             (topic.startswith(THROWAWAY) or topic == ATTACKERS_TOPIC)
             and self.plan.mode is Mode.POWER_ALL
         )
 
     async def _phases(self, cluster: Cluster) -> None:
         new_client = partial(_client, cluster)
+        self.walls = WallTimes(cluster.nodes)
         formation = Formation(new_client, self.plan.mode)
         try:
             partitions = await formation.create_topics(self.chance)
             checked = partitions
-            if self.has_coordinated_load:
-                checked = partitions + await formation.create_coordinated(
-                    self.source("topics"), self.load
+            if self.load == "share":
+                checked = partitions + await formation.create_share_groups(
+                    self.source("topics"), self.features
                 )
+            elif self.has_coordinated_load:
+                checked = partitions + await formation.create_coordinated(self.source("topics"))
             if self.load == "delay":
-                checked = checked + await formation.create_delayed(self.source("delay topics"))
+                delay_features = DelayFeatures.draw(self.source("delay features"))
+                checked = checked + await formation.create_delayed(
+                    self.source("delay topics"), delay_features
+                )
+                self.own_clients = DelayedRecords(
+                    new_client, self.source, cluster.clock.wall_ms, self.walls, delay_features
+                )
+            if self.load == "queues":
+                checked = checked + await formation.create_queues(self.source("queue topics"))
+                memory = self.probes.memory = MemoryProbe(PLACES)
+                self.own_clients = Queues(new_client, self.source, memory.committed_end)
         except FormationError as error:
             self.result.violations.append(str(error))
             return
@@ -214,6 +229,7 @@ class _Run:
             is_committed=self.probes.is_committed,
             clock=cluster.clock,
             has_keys=self.load == "share",
+            has_ttl=self.load == "share" and self.features.ttl_ms is not None,
         )
         workload = self.workload = Workload(state)
         client = await new_client("admin")
@@ -244,13 +260,12 @@ class _Run:
                     self.source,
                     REQUEST_SECONDS,
                     int(self.options.get(DELIVERY_LIMIT, 0)),
+                    self.walls,
+                    self.features,
                 )
                 self.coordinated.start(nursery, partitions, checked)
-            if self.load == "delay":
-                self.delayed = DelayedRecords(
-                    new_client, self.source, cluster.clock.wall_ms, partial(_ahead_ms, cluster)
-                )
-                self.delayed.start(nursery)
+            if self.own_clients is not None:
+                self.own_clients.start(nursery)
             if self.plot is not None:
                 self.plots = Plots(self.plot, faulted, administration, state, self.source("play"))
                 nemesis.beside = self.plots.run
@@ -273,23 +288,23 @@ class _Run:
         """The phases after all faults: liveness and check."""
         convergence = Convergence(self.faulted, self.probes, self.workload)
         self.result.converged_after = await convergence.wait(partitions)
+        if self.load in ("share", "delay"):
+            self.walls.jump()
         if self.coordinated is not None:
             await self.coordinated.drain(client)
-        if self.delayed is not None:
-            for node_id in self.faulted.ids:  # a clock that is behind delays records
-                self.faulted.node(node_id).skew(0.0)
+        if self.own_clients is not None:
             with trio.move_on_after(CONVERGE_SECONDS) as scope:
-                await self.delayed.drain(client)
+                await self.own_clients.drain(client)
             if scope.cancelled_caught:
-                raise LivenessError(f"there was still missing: {self.delayed.missing()}")
+                raise LivenessError(f"there was still missing: {self.own_clients.missing()}")
         self.probes.validate()
         with trio.fail_after(CONVERGE_SECONDS):
             final = await self.workload.read_everything(client, partitions)
         anomalies = self.history.check(final)
         if self.coordinated is not None:
             anomalies += await self.coordinated.check(client, final)
-        if self.delayed is not None:
-            anomalies += await self.delayed.check(client)
+        if self.own_clients is not None:
+            anomalies += await self.own_clients.check(client)
         self.result.violations += map(str, anomalies)
         self.result.violations += check_metadata(self.faulted, self.administration)
 
@@ -339,5 +354,5 @@ class _Run:
             counts["reconnects"] = self.workload.state.statistics.reconnects
         if self.coordinated is not None:
             counts.update(self.coordinated.counts())
-        if self.delayed is not None:
-            counts.update(self.delayed.counts)
+        if self.own_clients is not None:
+            counts.update(self.own_clients.counts)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 SECONDS_OF_SAFETY = 8.0
 """The virtual seconds with faults."""
-LOADS = ("plain", "copy", "groups", "all", "prepare", "hostile", "share", "delay")
+LOADS = ("plain", "queues", "copy", "groups", "all", "prepare", "hostile", "share", "delay")
 """The work of clients. `plain`: produce and consume. The other loads do the same, and more. `copy`:
 transactions and the copy of a topic. `groups`: groups of consumers. `all`: both. `prepare`:
-two-phase commits. `hostile`: attacks (clients/hostile.py). `share`: share groups. `delay`: a
-delay topic.
+two-phase commits. `hostile`: attacks (clients/hostile.py). `share`: share groups. `delay`:
+delay and retry topics. `queues`: a topic in memory, and topics with one producer at a time.
 """
 
 

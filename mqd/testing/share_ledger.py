@@ -9,14 +9,16 @@ between. A new term begins with the stored states, so an acquisition lock does n
 Promises: within a term, two members never hold one record at a time, and a lock that has not ended
 is not lost. After a response has confirmed that a record is accepted or rejected, the record is
 never delivered again. Delivery counts never go back and never exceed the limit of the group. Every
-record ends accepted, rejected, or delivered as often as the limit allows. In a group with
-`share.key.affinity`, a record is delivered after all earlier ones of its key are done.
+record ends accepted, rejected, expired, or delivered as often as the limit allows. In a group with
+`share.key.affinity`, a record is delivered after all earlier ones of its key are done. A record
+that was released with a delay is not delivered before its time, and no record after it has expired.
+Both are wall times of nodes, whose clocks may be wrong and jump.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -32,6 +34,8 @@ MEANINGS = {
     "count-beyond-limit": "a record was delivered more often than the group allows",
     "start-back": "the start offset of a share partition went back",
     "record-lost": "the share group is beyond a record that nobody accepted or rejected",
+    "early": "a released record was delivered before the end of its delay",
+    "expired": "a record was delivered after it had expired",
     "key-order": "a record was delivered before an earlier one of its key was done",
     "other-record": "a member received another record than the log has",
 }
@@ -63,6 +67,18 @@ class Hold:
     received: float
     until: float
     """The lock lasts at least so long."""
+    wall_ms: tuple[int, int] = (0, 0)
+    """The earliest and the latest wall time of the leader between the request and the response."""
+    expires_ms: int | None = None
+    """The wall time at which the record expires."""
+    named_delay_ms: int = -1
+    """The delay that its release names; -1: none."""
+    delay_ms: int = 0
+    """The delay of its release, named or by the back-off of the group."""
+    due_ms: int = 0
+    """If the release is confirmed: the earliest wall time of the next delivery."""
+    released: float = math.inf
+    """When the confirmed release was sent."""
     sent_kind: AcknowledgeType | None = None
     """The last acknowledgement that the member has sent, without renewals."""
     confirmed: float = math.inf
@@ -89,14 +105,26 @@ class _Deliveries:
 class ShareLedger:
     """The share groups of one run."""
 
-    def __init__(self) -> None:
+    def __init__(self, latest_wall_ms: Callable[[float, float], int] = lambda *_: 0) -> None:
+        """`latest_wall_ms(since, until)`: the latest wall time that any node had between two
+        virtual times.
+        """
+        self._latest_wall_ms = latest_wall_ms
         self.ordered: frozenset[str] = frozenset()
         """The groups with `share.key.affinity`."""
         self.limit = 5
         """`share.delivery.count.limit` of all groups."""
         self.deliveries = self.confirmed = self.redeliveries = self.refused = self.renewed = 0
         self._places: dict[Place, _Deliveries] = {}
+        self.delayed = 0
         self._found: dict[tuple[str, TopicPartition], list[str]] = {}
+
+    def holds(self, place: Place, offset: int) -> Sequence[Hold]:
+        """The deliveries of a record."""
+        return self._of(place).holds.get(offset, ())
+
+    def lost_responses(self, place: Place) -> int:
+        return self._of(place).lost_responses
 
     # -- events of members
 
@@ -107,6 +135,9 @@ class ShareLedger:
         found.holds.setdefault(hold.offset, []).append(hold)
         if not 1 <= hold.count <= self.limit:
             self._note("count-beyond-limit", place, f"{hold.offset}: {hold.count}, {hold.member}")
+        if hold.expires_ms is not None and hold.expires_ms <= hold.wall_ms[0]:
+            text = f"{hold.offset}: at {hold.expires_ms} ms, the leader had {hold.wall_ms[0]}"
+            self._note("expired", place, text)
 
     def acknowledging(self, hold: Hold, kind: AcknowledgeType, now: float) -> None:
         """A member is about to send an acknowledgement."""
@@ -123,9 +154,10 @@ class ShareLedger:
         now: float,
         until: float,
         lock_seconds: float,
+        wall_ms: int = 0,
     ) -> None:
         """A response has confirmed an acknowledgement that was sent at `sent`. `until`: the end of
-        the lock before that."""
+        the lock before that. `wall_ms`: the earliest wall time of the leader since then."""
         if kind is AcknowledgeType.RENEW:
             self.renewed += 1
             if now < until:  # otherwise another member may have finished the record
@@ -133,6 +165,9 @@ class ShareLedger:
         else:
             self.confirmed += 1
             hold.confirmed, hold.was_locked = now, now < until
+            if kind is AcknowledgeType.RELEASE and hold.delay_ms:
+                self.delayed += 1
+                hold.released, hold.due_ms = sent, wall_ms + hold.delay_ms
 
     def refused_state(
         self, place: Place, holds: Sequence[tuple[Hold, float]], term: Hashable, now: float
@@ -176,9 +211,11 @@ class ShareLedger:
         self,
         groups: Sequence[str],
         final: Mapping[TopicPartition, Sequence[tuple[int, bytes]]],
+        expired: Mapping[TopicPartition, Collection[int]] | None = None,
     ) -> list[Anomaly]:
         """Returns every anomaly. `final`: (offset, value) of all records of each partition that the
-        groups read; their start offsets are behind all of these.
+        groups read; their start offsets are behind all of these. `expired`: the records that may
+        have expired.
         """
         for place, found in self._places.items():
             values = dict(final.get(place.partition, ()))
@@ -192,9 +229,9 @@ class ShareLedger:
         for group in groups:
             for partition, log in final.items():
                 place = Place(group, partition)
-                found = self._of(place)
+                found, gone = self._of(place), (expired or {}).get(partition, ())
                 for offset, _ in log:
-                    if not self._is_done(found, offset):
+                    if offset not in gone and not self._is_done(found, offset):
                         self._note("record-lost", place, str(offset))
         return [
             Anomaly(kind, partition, len(rows), tuple(rows[:SHOWN_MAX]), MEANINGS[kind])
@@ -267,3 +304,7 @@ class ShareLedger:
             and later.count <= one.count
         ):
             self._note("count-back", place, f"{text}; released at {one.confirmed:.3f}")
+        if later.sent >= one.confirmed and one.due_ms:
+            latest = self._latest_wall_ms(one.released, later.received)
+            if latest < one.due_ms:
+                self._note("early", place, f"{text}; due at {one.due_ms} ms, it was {latest}")

@@ -4,7 +4,8 @@ planted defect proves nothing.
 The product has no code for them: each replaces a few methods while `planted` is entered. They are
 common defects: acknowledgements before durability, truncation by high watermark (KIP-101), accepted
 stale epochs, ISR members that are not in sync, lost producer state, commits of former members,
-partial transactions. share_bugs.py has those of share groups. Those in storage_bugs.py,
+partial transactions. share_bugs.py has those of share groups, relay_bugs.py those of delay topics,
+queue_bugs.py those of topics in memory and of access modes. Those in storage_bugs.py,
 metadata_bugs.py and budget_bugs.py appear only in rare events. `FOUND` in found.py has the seed
 that finds each one.
 """
@@ -46,7 +47,15 @@ from mqd.replica.partition import Partition
 from mqd.replica.turn import Turn
 from mqd.server.follower_fetch import FollowerFetch
 from mqd.types import NO_EPOCH
-from tests.sim import budget_bugs, metadata_bugs, relay_bugs, share_bugs, storage_bugs, tls_bugs
+from tests.sim import (
+    budget_bugs,
+    metadata_bugs,
+    queue_bugs,
+    relay_bugs,
+    share_bugs,
+    storage_bugs,
+    tls_bugs,
+)
 from tests.sim.planting import BUGS, Bug, Patches, bug
 
 __all__ = [
@@ -54,6 +63,7 @@ __all__ = [
     "Bug",
     "budget_bugs",
     "metadata_bugs",
+    "queue_bugs",
     "relay_bugs",
     "share_bugs",
     "storage_bugs",

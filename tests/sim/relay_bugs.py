@@ -6,6 +6,9 @@ from typing import Any
 
 import trio
 
+from mqd.delay_names import CRON
+from mqd.relay import delay_records
+from mqd.relay.delay_headers import RecordTimes
 from mqd.relay.delay_progress import Progress as DelayProgress
 from mqd.relay.delay_relay import DelayRelay
 from mqd.relay.producer import RelayProducer
@@ -28,8 +31,8 @@ def progress_before_records() -> Patches:
     yield RelayProducer, "write", write
 
 
-@bug("a relay commits its progress after the records that it covers", load="delay")
-def progress_after_records() -> Patches:
+def write_in_two_transactions() -> Any:
+    """A RelayProducer.write that commits the records, and then their progress."""
     original = RelayProducer.write
 
     async def write(self: RelayProducer, records: Any, progress: Any) -> None:
@@ -40,7 +43,12 @@ def progress_after_records() -> Patches:
             await trio.Event().wait()
         await original(self, {}, progress)
 
-    yield RelayProducer, "write", write
+    return write
+
+
+@bug("a relay commits its progress after the records that it covers", load="delay")
+def progress_after_records() -> Patches:
+    yield RelayProducer, "write", write_in_two_transactions()
 
 
 @bug("a relay does not read the progress that an earlier leader has committed", load="delay")
@@ -67,3 +75,24 @@ def relayed_early() -> Patches:
         return await original(self, now_ms + 500)
 
     yield DelayRelay, "_write_due", write_due
+
+
+@bug("a relay ignores the TTL of records", load="delay")
+def relayed_after_expiry() -> Patches:
+    yield RecordTimes, "is_expired", lambda self, now_ms: False
+
+
+@bug("a retry topic never gives up", load="delay")
+def retries_have_no_end() -> Patches:
+    yield delay_records, "is_exhausted", lambda topic, times: False
+
+
+@bug("a tombstone does not cancel the next occurrences of a schedule", load="delay")
+def schedules_outlive_their_tombstone() -> Patches:
+    original = DelayRelay._is_cancelled
+
+    async def is_cancelled(self: DelayRelay, entry: Any, record: Any) -> bool:
+        repeats = any(name == CRON for name, _ in record.headers)
+        return not repeats and await original(self, entry, record)
+
+    yield DelayRelay, "_is_cancelled", is_cancelled

@@ -11,12 +11,15 @@ from mqd.coordinator.share.operations import ReadState, WriteState
 from mqd.coordinator.share.records import ShareSnapshot
 from mqd.coordinator.share.shard import ShareShard, ShareState
 from mqd.protocol.slices import Slices
+from mqd.relay.producer import RelayProducer
+from mqd.share import ttl
 from mqd.share.key_affinity import KeyAffinity
 from mqd.share.record_states import Batch, Range, RecordState
 from mqd.share.service import LedSharePartition, ShareService
 from mqd.share.share_partition import Acknowledgement, Limits, SharePartition, Update
 from mqd.types import NO_EPOCH, Offset
 from tests.sim.planting import Patches, bug
+from tests.sim.relay_bugs import write_in_two_transactions
 
 
 @bug("an acknowledgement is answered before the share coordinator has stored it", load="share")
@@ -175,3 +178,49 @@ def keys_do_not_wait() -> Patches:
 
     yield KeyAffinity, "available", available
     yield KeyAffinity, "done", done
+
+
+@bug("dead letters are committed before the progress that lists them", load="share")
+def letters_before_their_progress() -> Patches:
+    yield RelayProducer, "write", write_in_two_transactions()
+
+
+@bug("a new leader takes records that wait for their dead letter for archived", load="share")
+def waiting_dead_letters_forgotten() -> Patches:
+    original = SharePartition._sane
+
+    def sane(self: SharePartition, batch: Batch) -> Batch:
+        found = original(self, batch)
+        if found.state is RecordState.ARCHIVING:
+            found = found._replace(state=RecordState.ARCHIVED, time_ms=0)
+        return found
+
+    yield SharePartition, "_sane", sane
+
+
+@bug("a new leader delivers released records before the end of their delay", load="share")
+def delays_forgotten() -> Patches:
+    original = SharePartition._sane
+
+    def sane(self: SharePartition, batch: Batch) -> Batch:
+        found = original(self, batch)
+        return found._replace(time_ms=0) if found.state is RecordState.AVAILABLE else found
+
+    yield SharePartition, "_sane", sane
+
+
+@bug("expired records are delivered to share groups", load="share")
+def expired_records_delivered() -> Patches:
+    yield ttl, "_is_expired", lambda record, ttl_ms, now_ms: False
+
+
+@bug("an accepted record gets a dead letter if it was delivered as often as allowed", load="share")
+def last_delivery_is_given_up() -> Patches:
+    original = SharePartition._state_after
+
+    def state_after(self: SharePartition, state: RecordState, count: int) -> RecordState:
+        if state is RecordState.ACKNOWLEDGED and count >= self.limits.delivery_count:
+            return self._given_up
+        return original(self, state, count)
+
+    yield SharePartition, "_state_after", state_after

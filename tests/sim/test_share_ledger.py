@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -185,3 +186,31 @@ def test_a_returned_record_of_a_key_comes_before_later_ones() -> None:
     acknowledge(ledger, delivered(ledger, 0.5, offset=1), AcknowledgeType.ACCEPT, 0.7)
     acknowledge(ledger, delivered(ledger, 0.9, count=2), AcknowledgeType.ACCEPT, 1.2)
     assert kinds(ledger, {A: [(0, b"0"), (1, b"0")]}) == {"key-order"}
+
+
+def test_a_released_record_waits_for_the_end_of_its_delay() -> None:
+    for wall_ms, expected in ((1999, {"early"}), (2000, set())):
+        ledger = ShareLedger(partial(max, wall_ms))  # later than both virtual times
+        released = delivered(ledger, 0.0)
+        released.delay_ms = 1000
+        ledger.acknowledging(released, AcknowledgeType.RELEASE, 0.5)
+        ledger.acknowledged(
+            released,
+            AcknowledgeType.RELEASE,
+            sent=0.5,
+            now=0.6,
+            until=1.0,
+            lock_seconds=LOCK,
+            wall_ms=1000,
+        )
+        accepted(ledger, 1.4, count=2)
+        assert kinds(ledger) == expected
+
+
+def test_an_expired_record_is_not_delivered_and_is_done() -> None:
+    for expires_ms, expected in ((999, {"expired"}), (1000, {"expired"}), (1001, set())):
+        ledger = ShareLedger()
+        hold = Hold("m", 0, b"k", b"0", 1, TERM, 0.0, 0.1, LOCK, (1000, 1100), expires_ms)
+        ledger.delivered(PLACE, hold)
+        found = ledger.check(["g"], FINAL, {A: {0}})
+        assert {anomaly.kind for anomaly in found} == expected

@@ -49,6 +49,8 @@ def test_a_seed_with_tls_and_logins() -> None:
         ("copy", 1, 3.0, ("committed_transactions", "read_committed"), 10),
         ("groups", 1, 3.0, ("offset_commits",), 10),
         ("share", 2, 3.0, ("share_confirmed",), 10),
+        ("queues", 1, 3.0, ("owner_commits", "memory_acknowledged", "memory_read"), 5),
+        ("delay", 1, 3.0, ("delayed", "relayed"), 10),
         ("prepare", 3, 4.0, ("prepared_transactions", "driven_transactions"), 2),
     ],
 )
@@ -64,7 +66,7 @@ def test_seeds_with_coordinators(
 def test_half_of_the_seeds_have_groups_or_transactions() -> None:
     drawn = [_Run(Settings(seed), Result(Settings(seed)), None).load for seed in range(200)]
     assert {load: drawn.count(load) > 10 for load in LOADS} == dict.fromkeys(LOADS, True)
-    assert 80 < drawn.count("plain") < 120
+    assert 60 < drawn.count("plain") < 110
 
 
 @pytest.mark.slow

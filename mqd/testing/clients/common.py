@@ -11,9 +11,11 @@ import trio
 
 from mqd import limits
 from mqd.client.cluster import ClusterClient
+from mqd.client.consumer import open_consumer
 from mqd.client.errors import ClientError
 from mqd.client.group_consumer import GroupConsumer
 from mqd.errors import ErrorCode, MqError
+from mqd.protocol.record_reader import Record
 from mqd.types import TopicPartition
 
 PAUSE_SECONDS = 0.1
@@ -79,6 +81,20 @@ async def fetch(
     if response.error_code:
         raise ClientError(ErrorCode(response.error_code), "fetch")
     return response.responses[0].partitions[0]
+
+
+async def read_records(
+    client: ClusterClient, partitions: Iterable[TopicPartition], *, read_committed: bool = True
+) -> dict[TopicPartition, dict[int, Record]]:
+    """All records of the partitions, by offset."""
+    found: dict[TopicPartition, dict[int, Record]] = {one: {} for one in partitions}
+    async with open_consumer(
+        client, dict.fromkeys(found, 0), end="end", read_committed=read_committed, max_wait_ms=100
+    ) as consumer:
+        async for batch in consumer:
+            place = TopicPartition(batch.topic, batch.partition)
+            found[place].update((record.offset, record) for record in batch.records)
+    return found
 
 
 @contextmanager

@@ -105,7 +105,7 @@ class Consumers:
                     last_stable=row.last_stable_offset,
                     high_watermark=row.high_watermark,
                 )
-                rows = list(_records(row.records, offset))
+                rows = list(records_from(row.records, offset))
                 if (newest := _newest_epoch(row.records)) > epoch:
                     self._state.history.beyond_epoch(
                         name,
@@ -134,7 +134,7 @@ class Consumers:
             await pause(chance, READ_SECONDS)
 
 
-def _records(data: Any, offset: int) -> Any:
+def records_from(data: Any, offset: int) -> Any:
     """(offset, value) of the fetched records from `offset` on. Checks the batches."""
     if not data:
         return

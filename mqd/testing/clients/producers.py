@@ -76,6 +76,7 @@ class Producers:
                             partition.topic,
                             send.value,
                             key=self._state.key(number),
+                            headers=self._state.headers(chance),
                             partition=partition.partition,
                             timestamp=self._state.clock.wall_ms(),
                         )

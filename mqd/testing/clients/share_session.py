@@ -15,10 +15,11 @@ from mqd.client.cluster import api
 from mqd.client.errors import ClientError
 from mqd.errors import ErrorCode
 from mqd.protocol.batch import iterate_batches
-from mqd.protocol.record_reader import iterate_records
+from mqd.protocol.record_reader import Record, iterate_records
 from mqd.protocol.schema import INT32_MAX
 from mqd.share.share_partition import AcknowledgeType
 from mqd.testing.clients.wire import Wire
+from mqd.testing.share_features import ShareFeatures
 from mqd.testing.share_ledger import Hold, Place, ShareLedger
 from mqd.types import TopicPartition
 
@@ -56,9 +57,12 @@ class Session:
         places: Mapping[TopicPartition, Any],
         term: Callable[[TopicPartition], Hashable],
         lock_seconds: float,
+        wall_between: Callable[[float, float], tuple[int, int]],
+        features: ShareFeatures,
     ) -> None:
         """`places`: partition -> topic id, all led by the broker. `term(partition)`: the present
-        term of this broker (probes/shares.py)."""
+        term of this broker (probes/shares.py). `wall_between(since, until)`: the earliest and the
+        latest wall time of this broker."""
         self._wire = wire
         self._ledger = ledger
         self._group = group
@@ -67,6 +71,8 @@ class Session:
         self._places = places
         self._term = term
         self._lock_seconds = lock_seconds
+        self._wall_between = wall_between
+        self._features = features
         self._epoch = 0
         self._until: dict[Hold, float] = {}
         """The ends of the locks before the acknowledgements in flight."""
@@ -192,6 +198,7 @@ class Session:
                     now=now,
                     until=self._until[hold],
                     lock_seconds=self._lock_seconds,
+                    wall_ms=self._wall_between(sent, now)[0],
                 )
         elif code == ErrorCode.INVALID_RECORD_STATE:
             term = terms[partition] if terms[partition] == self._term(partition) else None
@@ -203,12 +210,12 @@ class Session:
     def _acquired(
         self, partition: TopicPartition, row: Any, sent: float, term: Hashable, now: float
     ) -> int:
-        records: dict[int, tuple[bytes | None, bytes]] = {}
+        records: dict[int, Record] = {}
         view = memoryview(row.records)
         for start, _, header in iterate_batches(view):
             if not header.is_control:
                 for record in iterate_records(view, start, header=header):
-                    records[record.offset] = record.key, record.value or b""
+                    records[record.offset] = record
         if term != self._term(partition):
             term = None
         again = {
@@ -219,20 +226,22 @@ class Session:
         # A lock that has ended is replaced by that of the new delivery to the same member.
         held = [hold for hold in self.held.get(partition, ()) if hold.offset not in again]
         self.held[partition] = held
-        count = 0
+        count, wall_ms = 0, self._wall_between(sent, now)
         for one in row.acquired_records:
             for offset in range(one.first_offset, one.last_offset + 1):
-                key, value = records.get(offset, (None, None))
+                found = records.get(offset)
                 hold = Hold(
                     self._member,
                     offset,
-                    key,
-                    value,
+                    None if found is None else found.key,
+                    None if found is None else found.value or b"",
                     one.delivery_count,
                     term,
                     sent,
                     now,
                     sent + self._lock_seconds,
+                    wall_ms,
+                    None if found is None else self._features.expires_ms(found),
                 )
                 self._ledger.delivered(Place(self._group, partition), hold)
                 held.append(hold)
@@ -242,17 +251,20 @@ class Session:
 
 
 def _batches(chosen: Chosen) -> list[dict[str, Any]]:
-    """Runs of neighbours, each with one acknowledge type for each record."""
+    """Runs of neighbours with one delay, each with one acknowledge type for each record."""
     ordered = sorted(chosen, key=lambda row: row[0].offset)
-    runs = groupby(enumerate(ordered), key=lambda row: row[1][0].offset - row[0])
+    runs = groupby(
+        enumerate(ordered), key=lambda row: (row[1][0].offset - row[0], row[1][0].named_delay_ms)
+    )
     found = []
-    for _, run in runs:
+    for (_, delay_ms), run in runs:
         rows = [row for _, row in run]
         found.append(
             {
                 "first_offset": rows[0][0].offset,
                 "last_offset": rows[-1][0].offset,
                 "acknowledge_types": [int(kind) for _, kind in rows],
+                "retry_delay_ms": delay_ms,
             }
         )
     return found

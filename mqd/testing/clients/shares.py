@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -28,6 +29,7 @@ from mqd.testing.clients.common import (
 )
 from mqd.testing.clients.share_session import Chosen, Session, Wanted
 from mqd.testing.clients.wire import RESPONSE_SECONDS, open_stream
+from mqd.testing.share_features import DELAYS_MS, ShareFeatures
 from mqd.testing.share_ledger import Hold, Place, ShareLedger
 from mqd.types import TopicPartition
 
@@ -46,6 +48,8 @@ _KINDS = (
 )
 _LIKELIHOODS = (75, 12, 4, 4, 5)
 """None: a record is not acknowledged, and its lock ends."""
+_DELAYED = 0.5
+"""The part of the releases that name a delay."""
 
 
 class Shares:
@@ -60,9 +64,12 @@ class Shares:
         end_of: Callable[[TopicPartition], int],
         term: Callable[[int, TopicPartition], Hashable],
         lock_seconds: float,
+        wall_between: Callable[[int, float, float], tuple[int, int]],
+        features: ShareFeatures,
     ) -> None:
         """`end_of(partition)`: the end of its committed records. `term(node, partition)`: the
         present term of a leader. `lock_seconds`: the lock duration of all groups.
+        `wall_between(node, since, until)`: the earliest and the latest wall time of a node.
         """
         self.ledger = ledger
         self.draining = trio.Event()
@@ -76,6 +83,8 @@ class Shares:
         self._end_of = end_of
         self._term = term
         self._lock_seconds = lock_seconds
+        self._wall_between = wall_between
+        self.features = features
 
     # -- for the runner
 
@@ -264,6 +273,8 @@ class _Member:
                 places=places,
                 term=lambda partition: self._shares._term(leader.node_id, partition),
                 lock_seconds=self._shares._lock_seconds,
+                wall_between=partial(self._shares._wall_between, leader.node_id),
+                features=self._shares.features,
             )
             try:
                 await self._rounds(session)
@@ -319,6 +330,8 @@ class _Member:
                     if kind is not None:
                         renewals.append((hold, kind))
                 else:
+                    if kind is AcknowledgeType.RELEASE:
+                        self._delay(hold)
                     done.append((hold, kind))
             session.held[partition] = kept
             if done:
@@ -326,6 +339,13 @@ class _Member:
             if renewals:
                 renewed[partition] = renewals
         return final, renewed
+
+    def _delay(self, hold: Hold) -> None:
+        """Choose when a released record is delivered again."""
+        if self._chance.random() < _DELAYED:
+            hold.named_delay_ms = hold.delay_ms = self._chance.choice(DELAYS_MS)
+        else:
+            hold.delay_ms = self._shares.features.delay_after(hold.count)
 
     def _kind(self) -> AcknowledgeType | None:
         if self._shares.draining.is_set():

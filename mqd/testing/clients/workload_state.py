@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 import trio
 
 from mqd.client.cluster import ClusterClient
+from mqd.delay_names import TTL
 from mqd.errors import ErrorCode
 from mqd.io.clock import Clock
 from mqd.testing.checker import History, Promise, Send
+from mqd.testing.share_features import HEADER_TTLS_MS, TTL_SHARE
 from mqd.types import NO_OFFSET, TopicPartition
 
 KEYS = 7
@@ -45,13 +47,17 @@ class WorkloadState:
         is_committed: Callable[[TopicPartition, int], bool],
         clock: Clock,
         has_keys: bool = False,
+        has_ttl: bool = False,
     ) -> None:
-        """`new_client(name)` creates a ClusterClient. `source(purpose)` returns a random source."""
+        """`new_client(name)` creates a ClusterClient. `source(purpose)` returns a random source.
+        `has_ttl`: some records have a TTL of their own.
+        """
         self.history = history
         self.new_client = new_client
         self.source = source
         self.clock = clock
         self.has_keys = has_keys
+        self.has_ttl = has_ttl
         self.statistics = Statistics()
         self.stopping = trio.Event()
         self.acknowledged_at: dict[str, float] = {}
@@ -92,6 +98,12 @@ class WorkloadState:
     def key(self, number: int) -> bytes | None:
         """The key of a record: few for each producer, or none."""
         return b"%d" % (number % KEYS) if self.has_keys else None
+
+    def headers(self, chance: random.Random) -> list[tuple[str, bytes]]:
+        """The headers of a record: some have a TTL."""
+        if not self.has_ttl or chance.random() >= TTL_SHARE:
+            return []
+        return [(TTL, b"%d" % chance.choice(HEADER_TTLS_MS))]
 
     def value(self, name: str, number: int, chance: random.Random) -> bytes:
         return b"%s.%d%s" % (name.encode(), number, b"." * chance.choice([0, 0, 10, 300]))

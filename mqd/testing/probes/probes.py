@@ -16,6 +16,7 @@ from mqd.testing.probes import liveness
 from mqd.testing.probes.counts import Counts
 from mqd.testing.probes.groups import GroupProbe
 from mqd.testing.probes.images import ImageProbe
+from mqd.testing.probes.memory import MemoryProbe
 from mqd.testing.probes.quorum import QuorumProbe
 from mqd.testing.probes.replicas import ReplicaProbe
 from mqd.testing.probes.shadows import Key, Shadow, World
@@ -46,6 +47,7 @@ class Probes:
         self.on_life: Callable[[Daemon], None] = lambda _daemon: None
         self.groups: GroupProbe | None = None
         self.shares: ShareTerms | None = None
+        self.memory: MemoryProbe | None = None
         self.counts = Counts()
         shadows: dict[Key, dict[int, Shadow]] = {}
         self._quorum = QuorumProbe(voters if voters is not None else nodes, self.counts)
@@ -130,6 +132,8 @@ class Probes:
             self._replicas.look(node_id, life, daemon)
             if self.shares is not None:
                 self.shares.look(node_id, daemon)
+            if self.memory is not None:
+                self.memory.look(daemon)
             if self.groups is not None:
                 self.groups.look(node_id, daemon, lambda *key: self._images.newest.get(key))
         except Violation as violation:

@@ -232,11 +232,14 @@ class ReplicaProbe:
         """Update the shadow from the files, and check truncations. A kill during a truncation loses
         no records: those that the leader does not have are truncated in any case.
         """
-        if (log.truncations, log.cleanings, life) == (
+        is_same = (log.truncations, log.cleanings, life) == (
             shadow.cuts,
             shadow.cleanings,
             shadow.life,
-        ) and log.written_end_offset > shadow.end:
+        )
+        # An empty log may continue at a later offset: there is nothing to truncate.
+        is_longer = log.segments[0].base_offset <= shadow.end < log.written_end_offset
+        if is_same and is_longer:
             extend(self._world, node_id, log, shadow, where, self._counts)
             return
         before, end_before = shadow.batches, shadow.end
