@@ -8,7 +8,7 @@ FOUND: dict[str, int] = {
     "aborted-transactions-not-synced": 2,
     "acknowledgement-not-stored-first": 0,
     "acks-all-at-append": 0,
-    "acquired-records-acquired-again": 0,
+    "acquired-records-acquired-again": 3,
     "alter-partition-without-comparing": 58,
     "any-producer-admitted": 0,
     "checksums-not-read": 7,

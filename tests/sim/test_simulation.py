@@ -49,8 +49,8 @@ def test_a_seed_with_tls_and_logins() -> None:
         ("copy", 1, 3.0, ("committed_transactions", "read_committed"), 10),
         ("groups", 1, 3.0, ("offset_commits",), 10),
         ("share", 2, 3.0, ("share_confirmed",), 10),
-        ("queues", 1, 3.0, ("owner_commits", "memory_acknowledged", "memory_read"), 5),
-        ("delay", 1, 3.0, ("delayed", "relayed"), 10),
+        ("queues", 1, 2.0, ("owner_commits", "memory_acknowledged", "memory_read"), 5),
+        ("delay", 1, 2.0, ("delayed", "relayed"), 5),
         ("prepare", 3, 4.0, ("prepared_transactions", "driven_transactions"), 2),
     ],
 )
