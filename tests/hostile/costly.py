@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import cache
 from typing import ClassVar
 
 from mqd.limits import KIB, MIB
@@ -119,7 +120,9 @@ class Expanding(Attack):
     def prepare(self) -> None:
         self._configs = [{"name": name, "value": value} for name, value in self.configs.items()]
 
-    def batch(self, size: int) -> bytes:
+    @staticmethod
+    @cache
+    def batch(size: int) -> bytes:
         values = [(None, bytes(400 * KIB))] * (size // (400 * KIB))
         return bytes(build_batch(values, codec=Codec.GZIP, timestamp=_TIMESTAMP))
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -89,6 +89,7 @@ async def logged_in(login: Login) -> AsyncIterator[PeerConnection]:
 async def test_a_good_client_waits_no_longer_than_the_bounds(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
+    attackers: Attackers,
     user: str,
     attacks: list[str],
 ) -> None:
@@ -97,22 +98,21 @@ async def test_a_good_client_waits_no_longer_than_the_bounds(
     ca = str(files["ca"])
     secure = options(files, peers.nodes[1].port, port)
     login, failures = Login(port, user, ca).as_json(), []
-    with closing(Attackers()) as attackers:
-        async with node(tmp_path / "data", peers=peers, options={**OPTIONS, **secure}) as running:
-            async with connected(running) as admin:
-                created = await ask(admin, "create_acls", 3, create_acls(TOPIC))
-                assert not any(row.error_code for row in created.results), created
-                await prepare(admin, KNOWN)
-            async with logged_in(Login(port, GOOD, ca)) as client:
-                gc.collect()
-                gc.freeze()
-                for attack in attacks:
-                    records = batch(b"x" * EVERY_ATTACK[attack].good_bytes)
-                    async with attacking(attackers, port, attack, CONNECTIONS, KNOWN, login):
-                        title = f"{attack:42} {CONNECTIONS:3}"
-                        bound = BOUNDS[CONNECTIONS]
-                        failures += await measure(client, title, records, bound, REQUESTS)
-            await serves_a_new_client(partial(logged_in, Login(port, GOOD, ca)), batch(b"x"))
-            assert running.daemon is not None and running.daemon.server is not None
-            assert running.daemon.server.statistics().bugs == 0
+    async with node(tmp_path / "data", peers=peers, options={**OPTIONS, **secure}) as running:
+        async with connected(running) as admin:
+            created = await ask(admin, "create_acls", 3, create_acls(TOPIC))
+            assert not any(row.error_code for row in created.results), created
+            await prepare(admin, KNOWN)
+        async with logged_in(Login(port, GOOD, ca)) as client:
+            gc.collect()
+            gc.freeze()
+            for attack in attacks:
+                records = batch(b"x" * EVERY_ATTACK[attack].good_bytes)
+                async with attacking(attackers, port, attack, CONNECTIONS, KNOWN, login):
+                    title = f"{attack:42} {CONNECTIONS:3}"
+                    bound = BOUNDS[CONNECTIONS]
+                    failures += await measure(client, title, records, bound, REQUESTS)
+        await serves_a_new_client(partial(logged_in, Login(port, GOOD, ca)), batch(b"x"))
+        assert running.daemon is not None and running.daemon.server is not None
+        assert running.daemon.server.statistics().bugs == 0
     assert not failures
