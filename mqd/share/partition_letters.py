@@ -1,5 +1,5 @@
-"""What the dead letter writer needs of one share partition that this node leads: see
-`dead_letter_writer.Records`."""
+"""The dead letters of each share partition that this node leads: the task that writes them, and
+what it needs of the share partition (`dead_letter_writer.Records`)."""
 
 from __future__ import annotations
 
@@ -12,23 +12,72 @@ from mqd.limits import MIB
 from mqd.log.service import LogService
 from mqd.protocol.batch import iterate_batches
 from mqd.protocol.record_reader import Record, iterate_records
-from mqd.replica.partition import Partition
-from mqd.share.dead_letters import Archiving
-from mqd.share.share_partition import SharePartition, Update
+from mqd.share import giving_up
+from mqd.share.dead_letter_writer import DeadLetterWriter, Records
+from mqd.share.dead_letters import Archiving, Target
+from mqd.share.led_partitions import LedSharePartition, LedSharePartitions
+from mqd.share.ports import ShareKey
+from mqd.share.ttl import expires_at_ms
+from mqd.share.values import Update
 from mqd.types import Offset
 
 _READ_BYTES_MAX: Final = MIB
 """Bytes of one read. A larger batch is read whole."""
 
+Store = Callable[[LedSharePartition, Update], Awaitable[None]]
+"""Returns when the share coordinator has stored the update. Raises MqError."""
 
-class Led(Protocol):
-    """mqd.share.service.LedSharePartition."""
 
-    partition: Partition
-    core: SharePartition | None
+class DeadLetterPort(Protocol):
+    """The dead letters of the node's share partitions."""
 
-    @property
-    def is_current(self) -> bool: ...
+    def target(self, group_id: str, topic: str) -> Target | None:
+        """Where the letters of the records of a topic go; None if nowhere."""
+        ...
+
+    def ttl_ms(self, topic: str) -> int:
+        """`mqd.message.ttl.ms` of the topic."""
+        ...
+
+    def writer(self, key: ShareKey, topic: str, records: Records) -> DeadLetterWriter: ...
+
+
+class LetterTasks:
+    """One task for each share partition with records that wait for a dead letter."""
+
+    def __init__(
+        self,
+        *,
+        partitions: LedSharePartitions,
+        dead_letters: DeadLetterPort,
+        logs: LogService,
+        disk: Disk,
+        store: Store,
+    ) -> None:
+        self._partitions = partitions
+        self._dead_letters = dead_letters
+        self._logs = logs
+        self._disk = disk
+        self._store = store
+
+    def write_soon(self, led: LedSharePartition) -> None:
+        """Write the dead letters of records that the group has given up."""
+        if led.writes_letters or not led.is_current or not self._partitions.is_running:
+            return
+        if giving_up.archiving(led.core, 1):
+            led.writes_letters = True
+            self._partitions.start(self._write, led)
+
+    async def _write(self, led: LedSharePartition) -> None:
+        def expires(record: Record) -> int | None:
+            return expires_at_ms(record, self._dead_letters.ttl_ms(led.topic))
+
+        letters = PartitionLetters(
+            led, self._logs, self._disk, store=self._store, expires_at_ms=expires
+        )
+        await self._dead_letters.writer(led.key, led.topic, letters).run()
+        led.writes_letters = False
+        self._partitions.drop_unused(led)
 
 
 class PartitionLetters:
@@ -36,15 +85,13 @@ class PartitionLetters:
 
     def __init__(
         self,
-        led: Led,
+        led: LedSharePartition,
         logs: LogService,
         disk: Disk,
         *,
-        store: Callable[[Update], Awaitable[None]],
+        store: Store,
         expires_at_ms: Callable[[Record], int | None],
     ) -> None:
-        """`store(update)` returns when the share coordinator has stored it. Raises MqError."""
-        assert led.core is not None
         self._led = led
         self._core = led.core
         self._logs = logs
@@ -56,7 +103,7 @@ class PartitionLetters:
         return self._led.is_current
 
     def waiting(self, most: int) -> list[Archiving]:
-        return self._core.archiving(most)
+        return giving_up.archiving(self._core, most)
 
     def delivery_limit(self) -> int:
         return self._core.limits.delivery_count
@@ -92,9 +139,9 @@ class PartitionLetters:
         return found
 
     async def archive(self, offsets: Sequence[Offset]) -> None:
-        update = self._core.archive_given_up(offsets)
+        update = giving_up.archive(self._core, offsets)
         if update is not None:
-            await self._store(update)
+            await self._store(self._led, update)
 
 
 def _records_of(

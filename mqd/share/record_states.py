@@ -148,6 +148,11 @@ class RecordStates:
         position = self._position_of(offset)
         return 0 if position is None else self._ranges[position].last - offset + 1
 
+    def state_of(self, offset: Offset) -> RecordState | None:
+        """The state of a record between the start and the end offset."""
+        position = self._position_of(offset)
+        return None if position is None else self._ranges[position].state
+
     def within(self, first: Offset, last: Offset) -> list[tuple[Offset, Range]]:
         """The ranges from `first` to `last`, both included, cut at both ends. Neither changes."""
         found: list[tuple[Offset, Range]] = []
@@ -200,20 +205,6 @@ class RecordStates:
         if state is RecordState.AVAILABLE and batch.time_ms:
             state = RecordState.DELAYED
         self.put(first, Range(batch.last_offset, state, count, time_ms=batch.time_ms))
-
-    def batches(self) -> tuple[Batch, ...]:
-        """All states, without records that were never delivered."""
-        return tuple(
-            Batch(
-                first,
-                one.last,
-                RecordState.AVAILABLE if one.state is RecordState.DELAYED else one.state,
-                one.delivery_count,
-                one.time_ms,
-            )
-            for first, one in self
-            if one.delivery_count or one.state is not RecordState.AVAILABLE
-        )
 
     def advance(self) -> bool:
         """Move the start offset behind records that are done. Returns whether it moved."""

@@ -22,7 +22,7 @@ from mqd.delay_names import (
     DLQ_TOPIC,
 )
 from mqd.protocol.record_reader import Record
-from mqd.share.share_partition import AcknowledgeType
+from mqd.share.values import AcknowledgeType
 from mqd.testing.checker import SHOWN_MAX, Anomaly
 from mqd.testing.share_features import ShareFeatures
 from mqd.testing.share_ledger import Hold, Place, ShareLedger

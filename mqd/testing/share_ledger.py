@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from mqd.share.share_partition import AcknowledgeType
+from mqd.share.values import AcknowledgeType
 from mqd.testing.checker import SHOWN_MAX, Anomaly
 from mqd.types import TopicPartition
 

@@ -103,7 +103,7 @@ async def test_fetches_that_wait_leave_their_place_to_other_large_requests(tmp_p
             share = one.daemon.coordinators.share
             with trio.fail_after(SECONDS_MAX):
                 while len(share.sessions) < LARGE_REQUESTS_AT_ONCE or not all(  # noqa: ASYNC110
-                    len(led.waiters) == LARGE_REQUESTS_AT_ONCE for led in share._led.values()
+                    len(led.waiters) == LARGE_REQUESTS_AT_ONCE for led in share.partitions
                 ):
                     await trio.sleep(0.01)
             names = [{"name": f"{number:05}"} for number in range(1_000)]
@@ -113,7 +113,7 @@ async def test_fetches_that_wait_leave_their_place_to_other_large_requests(tmp_p
             assert pool._parked >= LARGE_REQUESTS_AT_ONCE * PARKED_ROW_BYTES
             nursery.cancel_scope.cancel()
         with trio.fail_after(SECONDS_MAX):
-            while pool._parked or share._led:  # noqa: ASYNC110
+            while pool._parked or len(share.partitions):  # noqa: ASYNC110
                 await trio.sleep(0.01)
 
 

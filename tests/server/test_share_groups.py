@@ -225,8 +225,8 @@ async def test_a_session_may_end_while_its_node_ends() -> None:
         await member.join()
         assert await member.fetch() == [(0, 0, 1)]
         share = cluster.daemon(1).coordinators.share
-        share._nursery.cancel_scope.cancel()
-        while share._nursery is not None:  # noqa: ASYNC110
+        share.partitions._nursery.cancel_scope.cancel()
+        while share.partitions.is_running:  # noqa: ASYNC110
             await trio.sleep(0.01)
         row = await member.row((0, 0, ACCEPT))
         assert row.acknowledge_error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER

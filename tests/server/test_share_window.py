@@ -77,8 +77,7 @@ async def test_records_between_two_slow_ones_cost_one_range() -> None:
         _, slow, fast = await prepared(cluster, RECORDS)
         assert await slow.fetch(max_records=1) == [(0, 0, 1)]
         await finish_others(fast, slow)
-        [led] = cluster.daemon(1).coordinators.share._led.values()
-        assert led.core is not None
+        [led] = cluster.daemon(1).coordinators.share.partitions
         assert len(led.core.states) == 2
         assert led.core.states.size < STATE_BYTES_MAX
         await trio.sleep(2.0)

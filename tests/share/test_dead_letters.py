@@ -31,9 +31,12 @@ from mqd.share.dead_letters import (
     progress_group,
     transactional_id,
 )
+from mqd.share.giving_up import archive, archiving
 from mqd.share.record_states import Batch, RecordState
-from mqd.share.share_partition import Acknowledgement, AcknowledgeType, Limits, SharePartition
+from mqd.share.share_partition import SharePartition
+from mqd.share.values import Acknowledgement, AcknowledgeType, Limits
 from mqd.types import Offset, TopicPartition
+from tests.share.support import acknowledge, complete, expire, stored_batches
 
 SOURCE = Source("g", "orders", 5)
 DLQ = TopicPartition("orders.dlq", 2)
@@ -300,29 +303,28 @@ def test_the_state_of_a_share_partition() -> None:
     gap = Acknowledgement(2, 2, [AcknowledgeType.GAP])
     released = Acknowledgement(3, 4, [AcknowledgeType.RELEASE])
     accepted = Acknowledgement(5, 9, [AcknowledgeType.ACCEPT])
-    update = partition.acknowledge("a", [rejected, gap, released, accepted], 0.0, wall_ms=50)
+    update = acknowledge(partition, "a", [rejected, gap, released, accepted], 0.0, wall_ms=50)
     assert update is not None
     assert update.batches[0] == Batch(0, 1, RecordState.ARCHIVING, 1, 50)
-    assert partition.archiving(9) == [], "before it is stored"
-    partition.complete(update, stored=True)
-    assert partition.archiving(9) == [Archiving(Offset(0), 1, 50), Archiving(Offset(1), 1, 50)]
+    assert archiving(partition, 9) == [], "before it is stored"
+    complete(partition, update, stored=True)
+    assert archiving(partition, 9) == [Archiving(Offset(0), 1, 50), Archiving(Offset(1), 1, 50)]
     assert partition.states.start_offset == 0 and partition.acquired_count == 0
     assert acquired() == 2
-    update = partition.expire(10.0, wall_ms=60)  # the second delivery is the last
+    update = expire(partition, 10.0, wall_ms=60)  # the second delivery is the last
     assert update is not None and update.batches == (Batch(3, 4, RecordState.ARCHIVING, 2, 60),)
-    assert len(partition.archiving(9)) == 2
-    partition.complete(update, stored=True)
-    loaded = SharePartition.loaded(Offset(0), partition.states.batches(), LIMITS)
-    assert loaded.archiving(9) == partition.archiving(9)
-    assert [one.offset for one in loaded.archiving(9)] == [0, 1, 3, 4]
-    assert [one.offset for one in loaded.archiving(3)] == [0, 1, 3]
+    assert len(archiving(partition, 9)) == 2
+    complete(partition, update, stored=True)
+    loaded = SharePartition.loaded(Offset(0), stored_batches(partition), LIMITS)
+    assert archiving(loaded, 9) == archiving(partition, 9)
+    assert [one.offset for one in archiving(loaded, 9)] == [0, 1, 3, 4]
+    assert [one.offset for one in archiving(loaded, 3)] == [0, 1, 3]
     for stored in (False, True):
-        update = loaded.archive_given_up([0, 1, 3])
+        update = archive(loaded, [0, 1, 3])
         assert update is not None and update.batches[0].state is RecordState.ARCHIVED
-        assert [one.offset for one in loaded.archiving(9)] == [4], "the others are in flight"
-        loaded.complete(update, stored=stored)
+        assert [one.offset for one in archiving(loaded, 9)] == [4], "the others are in flight"
+        complete(loaded, update, stored=stored)
     assert loaded.states.start_offset == 4
-    update = loaded.archive_given_up([4])
-    assert update is not None
-    loaded.complete(update, stored=True)
-    assert loaded.states.start_offset == 10 and not loaded.archiving(9) and not loaded.gives_up
+    update = archive(loaded, [4])
+    complete(loaded, update, stored=True)
+    assert loaded.states.start_offset == 10 and not archiving(loaded, 9) and not loaded.gives_up

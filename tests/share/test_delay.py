@@ -7,17 +7,14 @@ import random
 import pytest
 
 from mqd.back_off import parse_back_off, step_after
+from mqd.share import endings, giving_up
 from mqd.share.key_affinity import KeyOf
+from mqd.share.key_order import acquire_by_key, learn_keys, order_by_key
 from mqd.share.record_states import Batch, RecordState
-from mqd.share.share_partition import (
-    BY_BACK_OFF,
-    Acknowledgement,
-    AcknowledgeType,
-    Limits,
-    SharePartition,
-    Update,
-)
+from mqd.share.share_partition import SharePartition
+from mqd.share.values import BY_BACK_OFF, Acknowledgement, AcknowledgeType, Limits, Update
 from tests.seeds import seeds
+from tests.share.support import acknowledge, complete, expire, leave, stored_batches
 
 LIMITS = Limits(delivery_count=4, record_locks=40, lock_seconds=10.0, state_bytes=1 << 20)
 BACK_OFF = LIMITS._replace(back_off=(100, 5_000))
@@ -35,7 +32,7 @@ def release(
     partition: SharePartition, first: int, last: int, delay_ms: int = BY_BACK_OFF, wall: int = WALL
 ) -> Update:
     one = Acknowledgement(first, last, [AcknowledgeType.RELEASE], delay_ms)
-    update = partition.acknowledge("a", [one], 0.0, wall_ms=wall)
+    update = acknowledge(partition, "a", [one], 0.0, wall_ms=wall)
     assert update is not None
     return update
 
@@ -46,11 +43,11 @@ def test_a_delayed_record_is_available_at_its_time_and_pins_nothing() -> None:
     update = release(partition, 3, 4, 250)
     due = WALL + 251
     assert update.batches == (Batch(3, 4, RecordState.AVAILABLE, 1, due),)
-    assert not partition.complete(update, stored=True)
-    assert partition.next_due() == due
+    assert not complete(partition, update, stored=True)
+    assert endings.next_due(partition) == due
     assert acquired(partition, last=12) == [10, 11, 12], "others go on"
-    assert not partition.end_delays(due - 1) and acquired(partition, 12) == []
-    assert partition.end_delays(due) and partition.next_due() is None
+    assert not endings.end_delays(partition, due - 1) and acquired(partition, 12) == []
+    assert endings.end_delays(partition, due) and endings.next_due(partition) is None
     assert partition.next_fetch_offset() == 3
     assert acquired(partition, 12) == [3, 4]
 
@@ -58,7 +55,7 @@ def test_a_delayed_record_is_available_at_its_time_and_pins_nothing() -> None:
 def test_a_delay_of_zero_is_none() -> None:
     partition = SharePartition.loaded(0, (), BACK_OFF)
     acquired(partition)
-    assert partition.complete(release(partition, 3, 3, 0), stored=True)
+    assert complete(partition, release(partition, 3, 3, 0), stored=True)
     assert acquired(partition) == [3]
 
 
@@ -66,12 +63,12 @@ def test_the_next_leader_knows_the_time() -> None:
     partition = SharePartition.loaded(0, (), LIMITS)
     acquired(partition)
     update = release(partition, 0, 2, 1000)
-    partition.complete(update, stored=True)
-    stored = partition.states.batches()
+    complete(partition, update, stored=True)
+    stored = stored_batches(partition)
     assert stored[0] == Batch(0, 2, RecordState.AVAILABLE, 1, WALL + 1001)
     following = SharePartition.loaded(0, (stored[0],), LIMITS)
     assert acquired(following) == list(range(3, 10))
-    following.end_delays(WALL + 1001)
+    endings.end_delays(following, WALL + 1001)
     assert acquired(following) == [0, 1, 2]
 
 
@@ -82,9 +79,9 @@ def test_the_back_off_depends_on_the_delivery_count() -> None:
         assert acquired(partition, last=0) == [0]
         update = release(partition, 0, 0, wall=wall)
         assert update.batches[0].time_ms == wall + delay + 1
-        partition.complete(update, stored=True)
+        complete(partition, update, stored=True)
         wall += delay + 1
-        assert partition.end_delays(wall)
+        assert endings.end_delays(partition, wall)
     assert acquired(partition, last=0) == [0]
     [batch] = release(partition, 0, 0, wall=wall).batches
     assert (batch.state, batch.time_ms) == (RecordState.ARCHIVED, 0), "the last delivery"
@@ -93,18 +90,18 @@ def test_the_back_off_depends_on_the_delivery_count() -> None:
 def test_a_lock_that_ends_counts_as_a_release() -> None:
     partition = SharePartition.loaded(0, (), BACK_OFF)
     acquired(partition)
-    update = partition.expire(10.0, wall_ms=WALL)
+    update = expire(partition, 10.0, wall_ms=WALL)
     assert update is not None
     assert update.batches[0] == Batch(0, 9, RecordState.AVAILABLE, 1, WALL + 101)
     assert acquired(partition, now=10.0) == []
-    partition.end_delays(WALL + 101)
+    endings.end_delays(partition, WALL + 101)
     assert len(acquired(partition, now=10.2)) == 10
 
 
 def test_the_end_of_a_session_delays_nothing() -> None:
     partition = SharePartition.loaded(0, (), BACK_OFF)
     acquired(partition)
-    update = partition.release_all("a")
+    update = leave(partition, "a")
     assert update is not None and update.batches[0].time_ms == 0
     assert len(acquired(partition)) == 10
 
@@ -112,9 +109,9 @@ def test_the_end_of_a_session_delays_nothing() -> None:
 def test_a_release_that_was_not_stored_delays_nothing() -> None:
     partition = SharePartition.loaded(0, (), LIMITS)
     acquired(partition)
-    partition.complete(release(partition, 3, 4, 250), stored=False)
-    assert partition.next_due() is None
-    update = partition.expire(10.0, wall_ms=WALL)
+    complete(partition, release(partition, 3, 4, 250), stored=False)
+    assert endings.next_due(partition) is None
+    update = expire(partition, 10.0, wall_ms=WALL)
     assert update is not None and len(acquired(partition, now=10.0)) == 10
 
 
@@ -128,7 +125,7 @@ def test_no_record_is_early_and_none_is_lost(seed: int) -> None:
     held: set[int] = set()
     for _ in range(400):
         wall += dice.randrange(300)
-        partition.end_delays(wall)
+        endings.end_delays(partition, wall)
         match dice.randrange(4):
             case 0:
                 for offset in acquired(partition, last=29, now=wall / 1000):
@@ -139,14 +136,14 @@ def test_no_record_is_early_and_none_is_lost(seed: int) -> None:
                 delay = dice.choice((BY_BACK_OFF, 0, 50, 700))
                 update = release(partition, offset, offset, delay, wall)
                 if dice.random() < 0.8:
-                    partition.complete(update, stored=True)
+                    complete(partition, update, stored=True)
                     [stored[offset]] = update.batches
                     due[offset] = update.batches[0].time_ms
                     held.discard(offset)
                 else:
-                    partition.complete(update, stored=False)
+                    complete(partition, update, stored=False)
             case 2:
-                update_ = partition.expire(wall / 1000, wall_ms=wall)
+                update_ = expire(partition, wall / 1000, wall_ms=wall)
                 for batch in () if update_ is None else update_.batches:
                     for offset in range(batch.first_offset, batch.last_offset + 1):
                         held.discard(offset)
@@ -156,8 +153,8 @@ def test_no_record_is_early_and_none_is_lost(seed: int) -> None:
                 partition = SharePartition.loaded(0, stored.values(), partition.limits)
                 held.clear()
     wall += 10_000
-    partition.expire(wall / 1000, wall_ms=wall)
-    partition.end_delays(wall + 10_000)
+    expire(partition, wall / 1000, wall_ms=wall)
+    endings.end_delays(partition, wall + 10_000)
     assert acquired(partition, last=29, now=wall / 1000) == list(range(30))
 
 
@@ -181,29 +178,29 @@ def test_wrong_back_off_tables(text: str) -> None:
 
 
 def by_key(partition: SharePartition, last: int = 9) -> list[int]:
-    rows = partition.acquire_by_key("a", 0, last, max_records=99, batch_size=99, now=0.0)
+    rows = acquire_by_key(partition, "a", 0, last, max_records=99, batch_size=99, now=0.0)
     return [each for row in rows for each in range(row.first_offset, row.last_offset + 1)]
 
 
 def test_a_delayed_record_holds_its_key_and_one_that_was_given_up_does_not() -> None:
     """With share.key.affinity. Keys: 0 and 3 are of one key, 1 and 4 of another, 2 and 5 too."""
     partition = SharePartition.loaded(0, (), LIMITS._replace(dead_letters=True))
-    partition.order_by_key(True)
-    partition.learn_keys([KeyOf(offset, offset % 3) for offset in range(6)], 0, 5)
+    order_by_key(partition, True)
+    learn_keys(partition, [KeyOf(offset, offset % 3) for offset in range(6)], 0, 5)
     assert by_key(partition) == [0, 1, 2]
-    partition.complete(release(partition, 0, 0, 250), stored=True)
+    complete(partition, release(partition, 0, 0, 250), stored=True)
     rejected = Acknowledgement(1, 1, [AcknowledgeType.REJECT])
-    update = partition.acknowledge("a", [rejected], 0.0, wall_ms=WALL)
+    update = acknowledge(partition, "a", [rejected], 0.0, wall_ms=WALL)
     assert update is not None
     assert by_key(partition) == []
-    partition.complete(update, stored=True)
+    complete(partition, update, stored=True)
     assert by_key(partition) == [4], "the next one of the key of 1"
-    partition.complete(release(partition, 2, 2, 0), stored=True)
-    update = partition.give_up([(2, 2)], WALL)
+    complete(partition, release(partition, 2, 2, 0), stored=True)
+    update = giving_up.give_up_expired(partition, [(2, 2)], WALL)
     assert update is not None
     assert by_key(partition) == [5], "2 has expired"
-    partition.complete(update, stored=True)
-    assert [one.offset for one in partition.archiving(9)] == [1, 2]
-    assert partition.end_delays(WALL + 251) and by_key(partition) == [0]
+    complete(partition, update, stored=True)
+    assert [one.offset for one in giving_up.archiving(partition, 9)] == [1, 2]
+    assert endings.end_delays(partition, WALL + 251) and by_key(partition) == [0]
     assert partition.affinity is not None
     partition.affinity.check()

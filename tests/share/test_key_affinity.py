@@ -7,15 +7,14 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from mqd.share import endings
 from mqd.share.key_affinity import KeyOf
+from mqd.share.key_order import acquire_by_key, learn_keys, order_by_key
 from mqd.share.record_states import Batch, RecordState
-from mqd.share.share_partition import (
-    Acknowledgement,
-    AcknowledgeType,
-    Limits,
-    SharePartition,
-    Update,
-)
+from mqd.share.share_partition import SharePartition
+from mqd.share.values import Acknowledgement, AcknowledgeType, Limits, Update
+from tests.share import support
+from tests.share.support import complete, expire, leave
 
 LIMITS = Limits(delivery_count=3, record_locks=20, lock_seconds=10.0, state_bytes=1 << 20)
 DONE = (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)
@@ -24,28 +23,27 @@ A, B = 1, 2
 
 def started(start_offset: int = 0, *batches: Batch) -> SharePartition:
     partition = SharePartition.loaded(start_offset, batches, LIMITS)
-    partition.order_by_key(True)
+    order_by_key(partition, True)
     return partition
 
 
 def learn(partition: SharePartition, first: int, *keys: int | None) -> None:
     rows = [KeyOf(offset, key) for offset, key in enumerate(keys, first)]
-    partition.learn_keys(rows, first, first + len(keys) - 1)
+    learn_keys(partition, rows, first, first + len(keys) - 1)
 
 
 def acquire(
     partition: SharePartition, member: str = "m", most: int = 100, now: float = 0.0
 ) -> list[int]:
-    rows = partition.acquire_by_key(member, 0, 1_000, max_records=most, batch_size=100, now=now)
+    rows = acquire_by_key(partition, member, 0, 1_000, max_records=most, batch_size=100, now=now)
     return [offset for one in rows for offset in range(one.first_offset, one.last_offset + 1)]
 
 
 def acknowledge(
     partition: SharePartition, offset: int, kind: AcknowledgeType, member: str = "m"
 ) -> None:
-    update = partition.acknowledge(member, [Acknowledgement(offset, offset, [kind])], 0.0)
-    assert update is not None
-    partition.complete(update, stored=True)
+    update = support.acknowledge(partition, member, [Acknowledgement(offset, offset, [kind])], 0.0)
+    complete(partition, update, stored=True)
 
 
 def test_a_key_waits_for_its_acknowledgement() -> None:
@@ -66,9 +64,9 @@ def test_a_returned_record_comes_before_later_ones_of_its_key(how: str) -> None:
     if how == "released":
         acknowledge(partition, 0, AcknowledgeType.RELEASE)
     elif how == "expired":
-        partition.expire(10.0)
+        expire(partition, 10.0)
     else:
-        partition.release_all("m")
+        leave(partition, "m")
     assert acquire(partition, "other", most=1) == [0]
 
 
@@ -79,7 +77,7 @@ def test_a_rejected_record_and_one_at_its_limit_free_the_next() -> None:
     acknowledge(partition, 0, AcknowledgeType.REJECT)
     for delivery in range(LIMITS.delivery_count):
         assert acquire(partition, now=20.0 * delivery) == [1]
-        partition.expire(20.0 * delivery + 10.0)
+        expire(partition, 20.0 * delivery + 10.0)
     assert acquire(partition) == [2]
 
 
@@ -95,7 +93,7 @@ def test_a_new_leader_learns_the_keys_of_unfinished_records_first() -> None:
 
 def test_offsets_without_records_are_archived() -> None:
     partition = started()
-    partition.learn_keys([KeyOf(1, A), KeyOf(4, A)], 0, 6)
+    learn_keys(partition, [KeyOf(1, A), KeyOf(4, A)], 0, 6)
     assert acquire(partition) == [1]
     acknowledge(partition, 1, AcknowledgeType.ACCEPT)
     assert partition.states.start_offset == 4
@@ -118,7 +116,7 @@ def test_the_option_may_change_while_records_are_acquired() -> None:
     partition = SharePartition.loaded(0, (), LIMITS)
     rows = partition.acquire("m", [(0, 2)], max_records=9, batch_size=9, exact=False, now=0.0)
     assert rows[0].last_offset == 2
-    partition.order_by_key(True)
+    order_by_key(partition, True)
     learn(partition, 0, A, A, A, A)
     assert acquire(partition) == []
     acknowledge(partition, 1, AcknowledgeType.ACCEPT)
@@ -126,7 +124,7 @@ def test_the_option_may_change_while_records_are_acquired() -> None:
     assert acquire(partition, "other") == []
     acknowledge(partition, 0, AcknowledgeType.ACCEPT)
     assert acquire(partition, "other") == [2]
-    partition.order_by_key(False)
+    order_by_key(partition, False)
     assert partition.next_fetch_offset() == 3
 
 
@@ -200,13 +198,13 @@ def test_random_histories_are_as_in_the_model(steps: list[tuple[object, ...]]) -
             if offset in model.members and offset not in model.pending:
                 kinds = [int(str(arguments[1].value))]  # type: ignore[attr-defined]
                 one = Acknowledgement(offset, offset, kinds)
-                update = partition.acknowledge(model.members[offset], [one], now)
+                update = support.acknowledge(partition, model.members[offset], [one], now)
                 assert update is not None
                 updates.append(update)
                 model.pending.add(offset)
         elif name == "complete" and updates:
             update = updates.pop(int(str(arguments[0])) % len(updates))
-            partition.complete(update, stored=bool(arguments[1]))
+            complete(partition, update, stored=bool(arguments[1]))
             for batch in update.batches:
                 model.pending.discard(batch.first_offset)
                 if arguments[1] and batch.first_offset in model.members:
@@ -214,9 +212,9 @@ def test_random_histories_are_as_in_the_model(steps: list[tuple[object, ...]]) -
         elif name in ("leave", "expire"):
             now += 11.0 if name == "expire" else 0.0
             if name == "leave":
-                partition.release_all(str(arguments[0]))
+                leave(partition, str(arguments[0]))
             else:
-                partition.expire(now)
+                expire(partition, now)
             for offset, member in list(model.members.items()):
                 if offset not in model.pending and (name == "expire" or member == arguments[0]):
                     model.counts[offset] -= name == "leave"
@@ -224,7 +222,7 @@ def test_random_histories_are_as_in_the_model(steps: list[tuple[object, ...]]) -
                     end(model, offset, RecordState.ARCHIVED if limit else RecordState.AVAILABLE)
         elif name == "trim":
             start = min(partition.states.start_offset + int(str(arguments[0])), len(model.keys))
-            partition.log_start_moved(start)
+            endings.log_start_moved(partition, start)
             for offset in range(start):
                 if model.states[offset] not in DONE:
                     end(model, offset, RecordState.ARCHIVED)

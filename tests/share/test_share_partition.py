@@ -9,17 +9,13 @@ import pytest
 
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol.slices import all_slices
+from mqd.share import acknowledging, endings
 from mqd.share.record_states import RANGE_BYTES, Batch, RecordState
-from mqd.share.share_partition import (
-    BATCH_RECORDS_MAX,
-    Acknowledgement,
-    AcknowledgeType,
-    AcquiredRecords,
-    Limits,
-    SharePartition,
-    Update,
-)
+from mqd.share.share_partition import BATCH_RECORDS_MAX, SharePartition
+from mqd.share.values import Acknowledgement, AcknowledgeType, AcquiredRecords, Limits, Update
 from tests.seeds import seeds
+from tests.share import support
+from tests.share.support import complete, expire, leave, stored_batches
 
 LIMITS = Limits(delivery_count=3, record_locks=40, lock_seconds=10.0, state_bytes=1 << 20)
 MEMBERS = ("a", "b", "c")
@@ -47,7 +43,7 @@ def acquire(
 def acknowledge(
     partition: SharePartition, member: str, first: int, last: int, *kinds: int, now: float = 0.0
 ) -> Update | None:
-    return partition.acknowledge(member, [Acknowledgement(first, last, kinds)], now)
+    return support.acknowledge(partition, member, [Acknowledgement(first, last, kinds)], now)
 
 
 def test_accepted_records_move_the_start_offset() -> None:
@@ -57,7 +53,7 @@ def test_accepted_records_move_the_start_offset() -> None:
     assert update is not None
     assert update.batches == (Batch(0, 4, RecordState.ACKNOWLEDGED, 1),)
     assert partition.states.start_offset == 0, "before the coordinator has stored it"
-    partition.complete(update, stored=True)
+    complete(partition, update, stored=True)
     assert partition.states.start_offset == 5
     assert partition.acquired_count == 5
 
@@ -70,7 +66,7 @@ def test_an_update_that_was_not_stored_leaves_the_records_acquired() -> None:
     with pytest.raises(MqError) as raised:
         acknowledge(partition, "a", 0, 9, AcknowledgeType.ACCEPT)
     assert raised.value.code is ErrorCode.INVALID_RECORD_STATE
-    partition.complete(update, stored=False)
+    complete(partition, update, stored=False)
     assert acknowledge(partition, "a", 0, 9, AcknowledgeType.ACCEPT) == update
 
 
@@ -79,8 +75,7 @@ def test_released_records_are_acquired_again_until_the_limit() -> None:
     for delivery in (1, 2, 3):
         assert acquire(partition, "a", (0, 0)) == [(0, 0, delivery)]
         update = acknowledge(partition, "a", 0, 0, AcknowledgeType.RELEASE)
-        assert update is not None
-        partition.complete(update, stored=True)
+        complete(partition, update, stored=True)
     assert update is not None
     assert update.batches == (Batch(0, 0, RecordState.ARCHIVED, 3),)
     assert partition.states.start_offset == 1
@@ -93,8 +88,7 @@ def test_one_slow_record_holds_back_only_itself() -> None:
         assert partition.next_fetch_offset() == offset
         assert acquire(partition, "a", (offset, offset)) == [(offset, offset, 1)]
         update = acknowledge(partition, "a", offset, offset, AcknowledgeType.ACCEPT)
-        assert update is not None
-        partition.complete(update, stored=True)
+        complete(partition, update, stored=True)
     assert partition.states.start_offset == 0
     assert len(partition.states) == 2
 
@@ -102,13 +96,13 @@ def test_one_slow_record_holds_back_only_itself() -> None:
 def test_a_lock_ends_and_can_be_renewed() -> None:
     partition = empty()
     acquire(partition, "a", (0, 9), now=0.0)
-    assert partition.next_deadline() == 10.0
+    assert endings.next_deadline(partition) == 10.0
     assert acknowledge(partition, "a", 0, 4, AcknowledgeType.RENEW, now=6.0) is None
-    update = partition.expire(10.0)
+    update = expire(partition, 10.0)
     assert update is not None
     assert update.batches == (Batch(5, 9, RecordState.AVAILABLE, 1),)
     assert acquire(partition, "b", (0, 9), now=10.0) == [(5, 9, 2)]
-    assert partition.expire(16.0) is not None
+    assert expire(partition, 16.0) is not None
     assert acquire(partition, "b", (0, 9), now=16.0) == [(0, 4, 2)]
 
 
@@ -117,7 +111,7 @@ def test_a_session_that_ends_returns_records() -> None:
     partition = empty()
     acquire(partition, "a", (0, 4))
     acquire(partition, "b", (5, 9))
-    update = partition.release_all("a")
+    update = leave(partition, "a")
     assert update is not None
     assert update.batches == (Batch(0, 4, RecordState.AVAILABLE, 1),)
     assert acquire(partition, "c", (0, 9)) == [(0, 4, 2)]
@@ -152,7 +146,7 @@ def test_records_are_delivered_in_smaller_parts_before_they_are_given_up(
         assert found[:1] == [(first, last if count > 1 else 9, count)], acquired
         update = acknowledge(partition, "a", first, last, AcknowledgeType.RELEASE)
         assert update is not None
-        partition.complete(update, stored=True)
+        complete(partition, update, stored=True)
 
 
 def test_whole_batches_are_acquired_unless_the_number_is_exact() -> None:
@@ -167,8 +161,7 @@ def test_offsets_that_the_log_does_not_have_are_archived() -> None:
     assert acquire(partition, "a", (5, 6), (9, 9)) == [(5, 6, 1), (9, 9, 1)]
     assert partition.states.start_offset == 5
     update = acknowledge(partition, "a", 5, 6, AcknowledgeType.ACCEPT)
-    assert update is not None
-    partition.complete(update, stored=True)
+    complete(partition, update, stored=True)
     assert partition.states.start_offset == 9
 
 
@@ -177,9 +170,9 @@ def test_the_log_start_removes_acquired_records() -> None:
     acquire(partition, "a", (0, 9))
     update = acknowledge(partition, "a", 0, 9, AcknowledgeType.ACCEPT)
     assert update is not None
-    assert partition.log_start_moved(5)
+    assert endings.log_start_moved(partition, 5)
     assert partition.acquired_count == 5
-    partition.complete(update, stored=True)
+    complete(partition, update, stored=True)
     assert (partition.states.start_offset, partition.acquired_count) == (10, 0)
     assert acknowledge(partition, "a", 0, 9, AcknowledgeType.ACCEPT) is None
 
@@ -191,7 +184,7 @@ def test_no_record_is_acquired_above_the_bounds() -> None:
     partition = empty(limits=LIMITS._replace(state_bytes=1))
     acquire(partition, "a", (0, 0))
     assert partition.next_fetch_offset() is None, "new records"
-    partition.release_all("a")
+    leave(partition, "a")
     assert partition.next_fetch_offset() == 0, "records that have a state"
 
 
@@ -312,7 +305,7 @@ class History:
             return
         update = self.updates.pop(self.dice.randrange(len(self.updates)))
         stored = self.dice.random() < 0.8
-        self.partition.complete(update, stored=stored)
+        complete(self.partition, update, stored=stored)
         for batch in update.batches:
             for offset in range(batch.first_offset, batch.last_offset + 1):
                 if offset < self.model.start:
@@ -325,7 +318,7 @@ class History:
 
     def expire(self) -> None:
         self.now += self.dice.choice((1.0, 4.0, 12.0))
-        self.partition.expire(self.now)
+        expire(self.partition, self.now)
         for record in self.model.records.values():
             if (
                 record.state is RecordState.ACQUIRED
@@ -336,14 +329,14 @@ class History:
 
     def leave(self) -> None:
         member = self.dice.choice(MEMBERS)
-        self.partition.release_all(member)
+        leave(self.partition, member)
         for record in self.model.records.values():
             if record.member == member and not record.pending:
                 self.model.give_back(record)
 
     def trim(self) -> None:
         log_start = self.model.start + self.dice.randint(0, 3)
-        self.partition.log_start_moved(log_start)
+        endings.log_start_moved(self.partition, log_start)
         while self.model.start < log_start:
             self.model.records.pop(self.model.start, None)
             self.model.start += 1
@@ -418,8 +411,7 @@ def test_a_huge_batch_is_acquired_in_parts() -> None:
     ]
     assert partition.next_fetch_offset() is None, "above the record locks"
     update = acknowledge(partition, "a", 0, BATCH_RECORDS_MAX - 1, AcknowledgeType.ACCEPT)
-    assert update is not None
-    partition.complete(update, stored=True)
+    complete(partition, update, stored=True)
     assert partition.next_fetch_offset() == BATCH_RECORDS_MAX
     assert acquire(partition, "a", (0, 899_999), most=1, batch_size=1 << 30) == [
         (BATCH_RECORDS_MAX, 2 * BATCH_RECORDS_MAX - 1, 1)
@@ -429,17 +421,17 @@ def test_a_huge_batch_is_acquired_in_parts() -> None:
 def test_no_acknowledgement_makes_more_ranges_than_there_is_memory_for() -> None:
     partition = empty(limits=LIMITS._replace(state_bytes=RANGE_BYTES * 10))
     acquire(partition, "a", (0, 99))
-    before = partition.states.batches()
+    before = stored_batches(partition)
     with pytest.raises(MqError) as raised:
         acknowledge(partition, "a", 0, 99, *[1, 2] * 50)
     assert raised.value.code is ErrorCode.INVALID_RECORD_STATE
     assert "no memory for more" in raised.value.message
-    assert partition.states.batches() == before, "nothing has changed"
+    assert stored_batches(partition) == before, "nothing has changed"
     assert partition.states.done_after_start() == 0
-    assert partition.next_deadline() == LIMITS.lock_seconds
+    assert endings.next_deadline(partition) == LIMITS.lock_seconds
     update = acknowledge(partition, "a", 0, 99, AcknowledgeType.ACCEPT)
     assert update is not None, "a whole range is never refused"
-    partition.complete(update, stored=True)
+    complete(partition, update, stored=True)
     assert partition.states.start_offset == 100
 
 
@@ -447,24 +439,24 @@ def test_an_acknowledgement_in_slices_is_all_or_nothing() -> None:
     """Between two slices the log start moves, and locks end."""
     partition = empty()
     acquire(partition, "a", (0, 9))
-    work = partition.acknowledging("a", [Acknowledgement(0, 9, [1, 2] * 5)], 0.0)
+    work = acknowledging.begin(partition, "a", [Acknowledgement(0, 9, [1, 2] * 5)], 0.0)
     for _ in range(6):
         next(work)
-    partition.log_start_moved(1)
-    expired = partition.expire(LIMITS.lock_seconds)
+    endings.log_start_moved(partition, 1)
+    expired = expire(partition, LIMITS.lock_seconds)
     assert expired is not None
     assert expired.batches[0].first_offset == 3, "the earlier ones are being acknowledged"
     with pytest.raises(MqError):
         all_slices(work)
     assert {one.next_state for _, one in partition.states} == {None}
-    assert partition.expire(LIMITS.lock_seconds) is not None, "their lock has ended, too"
+    assert expire(partition, LIMITS.lock_seconds) is not None, "their lock has ended, too"
     assert acquire(partition, "b", (1, 9)) == [(1, 9, 2)]
 
 
 def test_an_acknowledgement_that_is_abandoned_changes_nothing() -> None:
     partition = empty()
     acquire(partition, "a", (0, 9))
-    work = partition.acknowledging("a", [Acknowledgement(0, 9, [1, 4] * 5)], 0.0)
+    work = acknowledging.begin(partition, "a", [Acknowledgement(0, 9, [1, 4] * 5)], 0.0)
     for _ in range(6):
         next(work)
     work.close()
@@ -475,9 +467,9 @@ def test_a_release_in_slices_spares_what_another_session_acquires() -> None:
     partition = empty()
     for first in range(0, 8, 2):
         acquire(partition, "a", (first, first + 1), now=float(first))
-    work = partition.releasing("a")
+    work = endings.release(partition, "a")
     next(work)
-    assert partition.expire(LIMITS.lock_seconds + 4.5) is not None
+    assert expire(partition, LIMITS.lock_seconds + 4.5) is not None
     assert acquire(partition, "a", (0, 5), now=100.0) == [(0, 5, 2)]
     update = all_slices(work)
     assert update is not None
@@ -490,7 +482,7 @@ def test_locks_that_are_renewed_take_no_more_memory() -> None:
     acquire(partition, "a", (0, 9))
     for second in range(1_000):
         acknowledge(partition, "a", 0, 9, AcknowledgeType.RENEW, now=second / 1000)
-    assert len(partition._locks) < 100
+    assert len(partition.locks) < 100
 
 
 def test_a_large_update_is_several_writes() -> None:
@@ -501,5 +493,5 @@ def test_a_large_update_is_several_writes() -> None:
     parts = update.parts(4)
     assert [len(one.batches) for one in parts] == [4, 4, 2]
     for one in parts:
-        partition.complete(one, stored=True)
+        complete(partition, one, stored=True)
     assert acquire(partition, "b", (0, 9)) == [(n, n, 2) for n in range(1, 10, 2)]

@@ -6,10 +6,14 @@ import pytest
 
 from mqd.protocol.batch_builder import build_batch
 from mqd.protocol.record_reader import Record
+from mqd.share import giving_up
 from mqd.share.dead_letters import Archiving
+from mqd.share.giving_up import give_up_expired
 from mqd.share.record_states import Batch, RecordState
-from mqd.share.share_partition import Acknowledgement, AcknowledgeType, Limits, SharePartition
+from mqd.share.share_partition import SharePartition
 from mqd.share.ttl import OFF, are_apart, expired_ranges, expires_at_ms
+from mqd.share.values import Acknowledgement, AcknowledgeType, Limits
+from tests.share.support import acknowledge, complete
 
 LIMITS = Limits(delivery_count=3, record_locks=40, lock_seconds=10.0, state_bytes=1 << 20)
 LETTERS = LIMITS._replace(dead_letters=True)
@@ -55,10 +59,10 @@ def acquired(partition: SharePartition, *batches: tuple[int, int]) -> list[tuple
 
 def test_expired_records_are_archived() -> None:
     partition = SharePartition.loaded(0, (), LIMITS)
-    assert partition.give_up([(0, 2), (5, 6)], 50) is None, "there is nothing to store"
+    assert give_up_expired(partition, [(0, 2), (5, 6)], 50) is None, "there is nothing to store"
     assert partition.states.start_offset == 3
     assert acquired(partition, (0, 9)) == [(3, 4), (7, 9)]
-    assert partition.give_up([(0, 9)], 60) is None
+    assert give_up_expired(partition, [(0, 9)], 60) is None
     assert partition.acquired_count == 5, "a member keeps what it has"
 
 
@@ -66,29 +70,26 @@ def test_expired_records_get_dead_letters() -> None:
     partition = SharePartition.loaded(0, (), LETTERS)
     assert acquired(partition, (0, 3)) == [(0, 3)]
     released = Acknowledgement(1, 2, [AcknowledgeType.RELEASE])
-    update = partition.acknowledge("a", [released], 0.0)
-    assert update is not None
-    partition.complete(update, stored=True)
+    update = acknowledge(partition, "a", [released], 0.0)
+    complete(partition, update, stored=True)
     for stored in (False, True):
-        update = partition.give_up([(0, 2), (4, 5)], 50)
+        update = give_up_expired(partition, [(0, 2), (4, 5)], 50)
         assert update is not None
         assert update.batches == (
             Batch(1, 2, RecordState.ARCHIVING, 1, 50),
             Batch(4, 5, RecordState.ARCHIVING, 0, 50),
         )
-        assert partition.archiving(9) == [] and acquired(partition, (0, 5)) == []
-        partition.complete(update, stored=stored)
-        assert bool(partition.archiving(9)) == stored
-    assert partition.archiving(9)[0] == Archiving(1, 1, 50)
-    assert [one.offset for one in partition.archiving(9)] == [1, 2, 4, 5]
-    update = partition.archive_given_up([1, 2, 4, 5])
-    assert update is not None
-    partition.complete(update, stored=True)
+        assert giving_up.archiving(partition, 9) == [] and acquired(partition, (0, 5)) == []
+        complete(partition, update, stored=stored)
+        assert bool(giving_up.archiving(partition, 9)) == stored
+    assert giving_up.archiving(partition, 9)[0] == Archiving(1, 1, 50)
+    assert [one.offset for one in giving_up.archiving(partition, 9)] == [1, 2, 4, 5]
+    update = giving_up.archive(partition, [1, 2, 4, 5])
+    complete(partition, update, stored=True)
     assert partition.states.start_offset == 0 and partition.acquired_count == 2
     accepted = Acknowledgement(0, 0, [AcknowledgeType.ACCEPT])
-    update = partition.acknowledge("a", [accepted], 0.0)
-    assert update is not None
-    partition.complete(update, stored=True)
+    update = acknowledge(partition, "a", [accepted], 0.0)
+    complete(partition, update, stored=True)
     assert partition.states.start_offset == 3
 
 

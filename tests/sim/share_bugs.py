@@ -10,13 +10,15 @@ from typing import Any
 from mqd.coordinator.share.operations import ReadState, WriteState
 from mqd.coordinator.share.records import ShareSnapshot
 from mqd.coordinator.share.shard import ShareShard, ShareState
-from mqd.protocol.slices import Slices
+from mqd.protocol.slices import Slices, all_slices
 from mqd.relay.producer import RelayProducer
-from mqd.share import ttl
+from mqd.share import acknowledging, endings, share_partition, ttl
 from mqd.share.key_affinity import KeyAffinity
+from mqd.share.led_partitions import LedSharePartition
 from mqd.share.record_states import Batch, Range, RecordState
-from mqd.share.service import LedSharePartition, ShareService
-from mqd.share.share_partition import Acknowledgement, Limits, SharePartition, Update
+from mqd.share.service import ShareService
+from mqd.share.share_partition import SharePartition
+from mqd.share.values import Acknowledgement, Limits, Update
 from mqd.types import NO_EPOCH, Offset
 from tests.sim.planting import Patches, bug
 from tests.sim.relay_bugs import write_in_two_transactions
@@ -31,13 +33,13 @@ def acknowledgement_not_stored_first() -> Patches:
         acknowledgements: Sequence[Acknowledgement],
     ) -> None:
         core = led.core
-        assert core is not None
         if not led.is_current:
             raise led.partition.not_leader()
-        update = core.acknowledge(member_id, acknowledgements, self._clock.monotonic())
-        self._expect_deadline(core)
+        now = self._clock.monotonic()
+        update = all_slices(acknowledging.begin(core, member_id, acknowledgements, now))
+        self._timer.expect(core)
         if update is not None:
-            self._write(led, update)
+            self._writer.write(led, update)
 
     yield ShareService, "acknowledge", acknowledge
 
@@ -88,7 +90,7 @@ def former_leader_may_write() -> Patches:
 
 @bug("a released record forgets how often it was delivered", load="share")
 def delivery_count_begins_again() -> Patches:
-    original = SharePartition._end_acquisition
+    original = SharePartition.end_acquisition
 
     def end_acquisition(
         self: SharePartition,
@@ -100,12 +102,12 @@ def delivery_count_begins_again() -> Patches:
     ) -> None:
         original(self, begin, acquired, state, 0, time_ms)
 
-    yield SharePartition, "_end_acquisition", end_acquisition
+    yield SharePartition, "end_acquisition", end_acquisition
 
 
 @bug("a record is delivered more often than the limit of its group", load="share")
 def delivery_limit_ignored() -> Patches:
-    yield SharePartition, "_state_after", lambda self, state, count: state
+    yield SharePartition, "state_after", lambda self, state, count: state
 
 
 @bug("a snapshot of a share partition lacks the states of its records", load="share")
@@ -120,19 +122,20 @@ def share_snapshot_lacks_states() -> Patches:
 
 @bug("a lock ends with the shortest lock of its share partition", load="share")
 def locks_end_early() -> Patches:
-    original = SharePartition.expiring
+    original = endings.expire
 
-    def expiring(self: SharePartition, now: float, *, wall_ms: int = 0) -> Slices[Update | None]:
-        if self._locks and self._locks[0][0] <= now and len(self._locks) > 1:
-            now += self.limits.lock_seconds / 2
-        return original(self, now, wall_ms=wall_ms)
+    def expire(partition: SharePartition, now: float, *, wall_ms: int = 0) -> Slices[Update | None]:
+        locks = partition.locks
+        if locks and locks[0][0] <= now and len(locks) > 1:
+            now += partition.limits.lock_seconds / 2
+        return original(partition, now, wall_ms=wall_ms)
 
-    yield SharePartition, "expiring", expiring
+    yield endings, "expire", expire
 
 
 @bug("the start offset moves behind records that a member has acquired", load="share")
 def start_offset_passes_acquired_records() -> Patches:
-    original = SharePartition._update
+    original = SharePartition.update
 
     def update(self: SharePartition, batches: Any) -> Update | None:
         found = original(self, batches)
@@ -141,24 +144,25 @@ def start_offset_passes_acquired_records() -> Patches:
             found = replace(found, start_offset=max(found.start_offset, done))
         return found
 
-    yield SharePartition, "_update", update
+    yield SharePartition, "update", update
 
 
 @bug("a member acknowledges records that another member has acquired", load="share")
 def foreign_acknowledgement_accepted() -> Patches:
-    original = SharePartition._owned
+    original = acknowledging.owned
 
     def owned(
-        self: SharePartition, member_id: str, first: Offset, last: Offset
+        partition: SharePartition, member_id: str, first: Offset, last: Offset
     ) -> list[tuple[Offset, Range]]:
-        found = self.states.within(max(first, self.states.start_offset), last)
-        if last < self.states.end_offset and all(
+        states = partition.states
+        found = states.within(max(first, states.start_offset), last)
+        if last < states.end_offset and all(
             one.state is RecordState.ACQUIRED and one.next_state is None for _, one in found
         ):
             return found
-        return original(self, member_id, first, last)
+        return original(partition, member_id, first, last)
 
-    yield SharePartition, "_owned", owned
+    yield acknowledging, "owned", owned
 
 
 @bug("a record is delivered although an earlier one of its key is not done", load="share")
@@ -187,26 +191,26 @@ def letters_before_their_progress() -> Patches:
 
 @bug("a new leader takes records that wait for their dead letter for archived", load="share")
 def waiting_dead_letters_forgotten() -> Patches:
-    original = SharePartition._sane
+    original = share_partition._sane
 
-    def sane(self: SharePartition, batch: Batch) -> Batch:
-        found = original(self, batch)
+    def sane(batch: Batch, limits: Limits) -> Batch:
+        found = original(batch, limits)
         if found.state is RecordState.ARCHIVING:
             found = found._replace(state=RecordState.ARCHIVED, time_ms=0)
         return found
 
-    yield SharePartition, "_sane", sane
+    yield share_partition, "_sane", sane
 
 
 @bug("a new leader delivers released records before the end of their delay", load="share")
 def delays_forgotten() -> Patches:
-    original = SharePartition._sane
+    original = share_partition._sane
 
-    def sane(self: SharePartition, batch: Batch) -> Batch:
-        found = original(self, batch)
+    def sane(batch: Batch, limits: Limits) -> Batch:
+        found = original(batch, limits)
         return found._replace(time_ms=0) if found.state is RecordState.AVAILABLE else found
 
-    yield SharePartition, "_sane", sane
+    yield share_partition, "_sane", sane
 
 
 @bug("expired records are delivered to share groups", load="share")
@@ -216,11 +220,11 @@ def expired_records_delivered() -> Patches:
 
 @bug("an accepted record gets a dead letter if it was delivered as often as allowed", load="share")
 def last_delivery_is_given_up() -> Patches:
-    original = SharePartition._state_after
+    original = SharePartition.state_after
 
     def state_after(self: SharePartition, state: RecordState, count: int) -> RecordState:
         if state is RecordState.ACKNOWLEDGED and count >= self.limits.delivery_count:
-            return self._given_up
+            return self.given_up
         return original(self, state, count)
 
-    yield SharePartition, "_state_after", state_after
+    yield SharePartition, "state_after", state_after

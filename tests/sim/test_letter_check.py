@@ -15,7 +15,7 @@ from mqd.share.dead_letters import (
     Source,
     letter,
 )
-from mqd.share.share_partition import AcknowledgeType
+from mqd.share.values import AcknowledgeType
 from mqd.testing.letter_check import LetterCheck
 from mqd.testing.share_features import ShareFeatures
 from mqd.testing.share_ledger import Hold, Place, ShareLedger

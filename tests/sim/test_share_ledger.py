@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mqd.share.share_partition import AcknowledgeType
+from mqd.share.values import AcknowledgeType
 from mqd.testing.share_ledger import Hold, Place, ShareLedger
 from mqd.types import TopicPartition
 

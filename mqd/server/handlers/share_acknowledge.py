@@ -49,7 +49,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         rows.append((place, row))
     return {
         "error_code": ErrorCode.NONE,
-        "acquisition_lock_timeout_ms": share.lock_ms(key.group_id),
+        "acquisition_lock_timeout_ms": share.options.lock_ms(key.group_id),
         "responses": await by_topic(rows),
         "node_endpoints": leading.endpoints(),
     }

@@ -28,7 +28,8 @@ from mqd.server.share_requests import (
     session_key,
 )
 from mqd.server.slices import Pace, others_first
-from mqd.share.service import Acquired, FetchLimits, LedSharePartition
+from mqd.share.acquiring import Acquired, FetchLimits
+from mqd.share.led_partitions import LedSharePartition
 from mqd.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, Place, ShareSession
 
 _BYTES_MAX = 8 * MIB
@@ -73,7 +74,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         await share.release(session)
     return {
         "error_code": ErrorCode.NONE,
-        "acquisition_lock_timeout_ms": share.lock_ms(key.group_id),
+        "acquisition_lock_timeout_ms": share.options.lock_ms(key.group_id),
         "responses": await by_topic(await fetch.rows(acknowledged)),
         "node_endpoints": leading.endpoints(),
     }

@@ -17,7 +17,7 @@ from mqd.errors import ErrorCode
 from mqd.protocol.batch import iterate_batches
 from mqd.protocol.record_reader import Record, iterate_records
 from mqd.protocol.schema import INT32_MAX
-from mqd.share.share_partition import AcknowledgeType
+from mqd.share.values import AcknowledgeType
 from mqd.testing.clients.wire import Wire
 from mqd.testing.share_features import ShareFeatures
 from mqd.testing.share_ledger import Hold, Place, ShareLedger

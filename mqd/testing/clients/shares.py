@@ -19,7 +19,7 @@ from mqd.client.coordinator import Coordinator, KeyType
 from mqd.client.errors import ClientError
 from mqd.client.share_group_admin import ShareGroupAdmin
 from mqd.errors import ErrorCode, MqError, ProtocolError
-from mqd.share.share_partition import AcknowledgeType
+from mqd.share.values import AcknowledgeType
 from mqd.testing.clients.common import (
     CALL_SECONDS,
     DRAIN_LOOK_SECONDS,

@@ -1,0 +1,327 @@
+"""Reads records of share partitions from the log, and acquires them for members.
+
+A read decides which record batches there are, and which of their records have expired. The bytes
+that a member gets are sent from the file.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import trio
+
+from mqd.io.clock import Clock
+from mqd.io.disk import Disk, FileRange
+from mqd.limits import KIB, MIB
+from mqd.log.service import LogService
+from mqd.protocol.chunks import Unread
+from mqd.protocol.slices import WHOLE_SLICE, Slices
+from mqd.share import endings, giving_up, key_order
+from mqd.share.ending_timer import EndingTimer
+from mqd.share.expired_counts import ExpiredCounts
+from mqd.share.group_options import ShareOptions
+from mqd.share.key_affinity import KeyAffinity, KeyOf
+from mqd.share.led_partitions import LedSharePartition, LedSharePartitions
+from mqd.share.memory import ShareMemory
+from mqd.share.ports import InSlices
+from mqd.share.reading import ReadBatch, keys_of, read_batches
+from mqd.share.state_writer import StateWriter
+from mqd.share.ttl import OFF, are_apart, expired_ranges
+from mqd.share.values import AcquiredRecords
+from mqd.types import Offset
+
+logger = logging.getLogger(__name__)
+
+_READ_BYTES_MAX: Final = MIB
+"""Read from one partition for one fetch."""
+_HEAD_BYTES: Final = 4 * KIB
+"""Read of a larger batch: its header, and a marker as a whole."""
+_READS_AT_ONCE: Final = 8
+"""So reads take 8 MiB at most. Responses have ranges of files."""
+_BATCHES_PER_READ: Final = 500
+EXPIRED_LOG_SECONDS: Final = 60.0
+"""The shortest time between two log lines about expired records of a share partition."""
+
+
+class FetchLimits(NamedTuple):
+    """What one fetch may acquire."""
+
+    max_records: int
+    max_bytes: int
+    batch_size: int
+    exact: bool
+    """Whether `max_records` also ends within a batch (KIP-1206)."""
+
+
+class Acquired(NamedTuple):
+    """Records that a fetch has acquired from one partition."""
+
+    records: Unread
+    """Whole batches. They may have records that were not acquired."""
+    rows: list[AcquiredRecords]
+
+    @property
+    def record_count(self) -> int:
+        return sum(one.last_offset - one.first_offset + 1 for one in self.rows)
+
+
+class _Read(NamedTuple):
+    """What to read: batches from `offset` on."""
+
+    offset: Offset
+    part: FileRange
+    aborted: list[tuple[int, Offset]] | None
+    """Producer id and first offset of aborted transactions; None if the group reads uncommitted
+    records, too."""
+    ttl_ms: int
+    affinity: KeyAffinity | None
+
+
+class _Found(NamedTuple):
+    """What was read."""
+
+    batches: list[ReadBatch]
+    expired: list[tuple[Offset, Offset]]
+    keys: list[KeyOf]
+    """The keys of records that were read for the first time, if the group has
+    `share.key.affinity`."""
+
+
+class Acquirer:
+    def __init__(
+        self,
+        *,
+        partitions: LedSharePartitions,
+        options: ShareOptions,
+        memory: ShareMemory,
+        expired: ExpiredCounts,
+        logs: LogService,
+        disk: Disk,
+        clock: Clock,
+        in_slices: InSlices,
+        writer: StateWriter,
+        timer: EndingTimer,
+    ) -> None:
+        self._partitions = partitions
+        self._options = options
+        self._memory = memory
+        self._expired = expired
+        self._logs = logs
+        self._disk = disk
+        self._clock = clock
+        self._in_slices = in_slices
+        self._writer = writer
+        self._timer = timer
+        self._reads = trio.Semaphore(_READS_AT_ONCE)
+
+    async def acquire(
+        self,
+        led: LedSharePartition,
+        member_id: str,
+        limits: FetchLimits,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> Acquired | None:
+        """Acquire records for a member. None if none are available now, or if they are no longer
+        wanted when they are read. Raises MqError."""
+        core = led.core
+        part = self._memory.part(self._clock.monotonic())
+        core.limits = self._options.limits(led.key.group_id, led.topic, part)
+        key_order.order_by_key(core, self._options.orders_by_key(led.key.group_id))
+        while True:
+            read = self._next_read(led, limits.max_bytes)
+            if read is None:
+                return None
+            async with self._reads:
+                found = await self._disk.offload(_read_part, read, self._clock.wall_ms())
+                await self._in_slices(_whole_slice())
+                if not led.is_current:
+                    raise led.partition.not_leader()
+                if not is_wanted():
+                    return None
+                if core.affinity is not read.affinity:
+                    continue  # the option has changed
+                with self._partitions.dropped_after_bug(led):
+                    if read.affinity is None:
+                        acquired = self._acquire(led, member_id, read, found, limits)
+                    else:
+                        acquired = await self._acquire_by_key(
+                            led, member_id, read, found, limits, is_wanted
+                        )
+            if acquired is not None:
+                assert are_apart(acquired.rows, found.expired), "expired records (I66)"
+                return acquired
+            if core.next_fetch_offset() == read.offset:
+                return None
+
+    def _next_read(self, led: LedSharePartition, max_bytes: int) -> _Read | None:
+        """None if no record may be available. Raises MqError."""
+        core, partition = led.core, led.partition
+        if not led.is_current:
+            raise partition.not_leader()
+        endings.log_start_moved(core, partition.log.log_start_offset)
+        offset = core.next_fetch_offset()
+        committed = self._options.reads_committed(led.key.group_id)
+        limit = partition.plan_stable_offset() if committed else partition.high_watermark
+        if offset is None or offset >= limit:
+            return None
+        found = self._logs.reader.read(
+            partition.log,
+            offset,
+            max_bytes=min(max_bytes, _READ_BYTES_MAX) if core.affinity is None else _READ_BYTES_MAX,
+            limit_offset=limit,
+            min_one=True,
+        )
+        if not found.ranges:
+            return None
+        [part] = found.ranges
+        aborted = None
+        if committed:
+            aborted = [
+                (one.producer_id, one.first_offset)
+                for one in self._logs.reader.aborted(partition.log, offset, found.next_offset)
+            ]
+        return _Read(offset, part, aborted, self._options.ttl_ms(led.topic), core.affinity)
+
+    def _acquire(
+        self,
+        led: LedSharePartition,
+        member_id: str,
+        read: _Read,
+        found: _Found,
+        limits: FetchLimits,
+    ) -> Acquired | None:
+        core, batches = led.core, found.batches[:_BATCHES_PER_READ]
+        self._give_up_expired(led, found.expired)
+        rows = core.acquire(
+            member_id,
+            [(one.first_offset, one.last_offset) for one in batches if not one.is_aborted],
+            read_from=read.offset,
+            max_records=limits.max_records,
+            batch_size=limits.batch_size,
+            exact=limits.exact,
+            now=self._clock.monotonic(),
+        )
+        if batches and all(one.is_aborted for one in batches):
+            core.skip(read.offset, batches[-1].last_offset)
+        if not rows:
+            return None
+        self._timer.expect(core)
+        return Acquired(_bytes_of(read.part, batches, rows), rows)
+
+    async def _acquire_by_key(
+        self,
+        led: LedSharePartition,
+        member_id: str,
+        read: _Read,
+        found: _Found,
+        limits: FetchLimits,
+        is_wanted: Callable[[], bool],
+    ) -> Acquired | None:
+        """The same, for a group with `share.key.affinity`: learns the keys of records that it reads
+        for the first time."""
+        core, batches = led.core, found.batches
+        if not batches:
+            return None
+        last = batches[-1].last_offset
+        assert read.affinity is not None
+        if last >= read.affinity.known_end:
+            await self._in_slices(self._learning(led, found.keys, read.offset, last))
+            if not led.is_current:
+                raise led.partition.not_leader()
+            if core.affinity is not read.affinity or not is_wanted():
+                return None
+        self._give_up_expired(led, found.expired)
+        rows = key_order.acquire_by_key(
+            core,
+            member_id,
+            batches[0].first_offset,
+            last,
+            max_records=min(limits.max_records, _BATCHES_PER_READ),
+            batch_size=limits.batch_size,
+            now=self._clock.monotonic(),
+        )
+        if not rows:
+            return None
+        self._timer.expect(core)
+        return Acquired(_bytes_of(read.part, batches, rows), rows)
+
+    @staticmethod
+    def _learning(
+        led: LedSharePartition, keys: Sequence[KeyOf], first: Offset, last: Offset
+    ) -> Slices[None]:
+        """Learn the keys in slices, until there is no memory for more."""
+        core, affinity = led.core, led.core.affinity
+        for begin in range(0, len(keys) or 1, WHOLE_SLICE):
+            if core.affinity is None or core.affinity is not affinity or not led.is_current:
+                return  # the option has changed
+            if begin and affinity.size >= core.limits.state_bytes:
+                return
+            some = keys[begin : begin + WHOLE_SLICE]
+            end = some[-1].offset if begin + WHOLE_SLICE < len(keys) else last
+            key_order.learn_keys(core, some, first, end)
+            first = end + 1
+            yield WHOLE_SLICE
+
+    def _give_up_expired(
+        self, led: LedSharePartition, expired: Sequence[tuple[Offset, Offset]]
+    ) -> None:
+        """Expired records are not delivered: they are archived, or get dead letters first."""
+        if not expired:
+            return
+        update = giving_up.give_up_expired(led.core, expired, self._clock.wall_ms())
+        if update is not None:
+            self._writer.write(led, update)
+        count = sum(last - first + 1 for first, last in expired)
+        self._expired.add(led.key, count)
+        led.expired_count += count
+        now = self._clock.monotonic()
+        if now >= led.expired_logged_at + EXPIRED_LOG_SECONDS:
+            led.expired_logged_at = now
+            logger.info(
+                "records expired group=%s partition=%s count=%d effect='not delivered'",
+                led.key.group_id,
+                led.partition.assignment.topic_partition,
+                led.expired_count,
+            )
+            led.expired_count = 0
+
+
+def _read_part(read: _Read, now_ms: int) -> _Found:
+    """Runs in a worker thread: records are decompressed if their keys or times are needed."""
+    part, affinity = read.part, read.affinity
+    reads_records = affinity is not None or read.ttl_ms != OFF
+    size = part.size if reads_records or part.size <= _READ_BYTES_MAX else _HEAD_BYTES
+    data = part.file.read_at(part.position, size)
+    batches = read_batches(data, read.aborted, part.size)
+    expired, keys = [], []
+    if read.ttl_ms != OFF:
+        expired = expired_ranges(data, read.ttl_ms, now_ms)
+    if affinity is not None:
+        keys = keys_of(data, [one for one in batches if one.last_offset >= affinity.known_end])
+    return _Found(batches, expired, keys)
+
+
+def _whole_slice() -> Slices[None]:
+    """Others go first."""
+    yield WHOLE_SLICE
+
+
+def _bytes_of(
+    part: FileRange, batches: Sequence[ReadBatch], rows: Sequence[AcquiredRecords]
+) -> Unread:
+    """The batches with records of these rows. Both are in order."""
+    found: list[FileRange] = []
+    position = 0
+    for batch in batches:
+        while position < len(rows) and rows[position].last_offset < batch.first_offset:
+            position += 1
+        if position == len(rows):
+            break
+        if rows[position].first_offset <= batch.last_offset:
+            begins = part.position + batch.start
+            if found and found[-1].position + found[-1].size == begins:
+                begins = found.pop().position
+            found.append(FileRange(part.file, begins, part.position + batch.end - begins))
+    return Unread(found, sum(one.size for one in found))

@@ -1,0 +1,92 @@
+"""Records that a share group gives up: they wait for a dead letter (ARCHIVING), or are archived at
+once. Pure.
+
+Records that a member rejects, or that were delivered as often as allowed, are given up when their
+acquisition ends. Expired ones are given up when they are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mqd.share.dead_letters import Archiving
+from mqd.share.record_states import Batch, Range, RecordState
+from mqd.share.share_partition import SharePartition
+from mqd.share.values import Update
+from mqd.types import Offset
+
+
+def archiving(partition: SharePartition, most: int) -> list[Archiving]:
+    """The first records that wait for a dead letter, as the share coordinator has them."""
+    found: list[Archiving] = []
+    if not partition.gives_up:
+        return found
+    partition.gives_up = False
+    for first, one in partition.states:
+        partition.gives_up |= one.state is RecordState.ARCHIVING
+        if one.state is not RecordState.ARCHIVING or one.next_state is not None:
+            continue
+        for offset in range(first, min(one.last + 1, first + most - len(found))):
+            found.append(Archiving(offset, one.delivery_count, one.time_ms))
+        if len(found) >= most:
+            break
+    return found
+
+
+def archive(partition: SharePartition, offsets: Sequence[Offset]) -> Update | None:
+    """Begin to archive records that have their dead letter."""
+    batches = []
+    for offset in offsets:
+        for begin, one in partition.states.within(offset, offset):
+            if one.state is RecordState.ARCHIVING and one.next_state is None:
+                one.next_state = RecordState.ARCHIVED
+                partition.states.put(begin, one)
+                batches.append(Batch(begin, one.last, RecordState.ARCHIVED, one.delivery_count))
+    return partition.update(batches)
+
+
+def give_up_expired(
+    partition: SharePartition, ranges: Sequence[tuple[Offset, Offset]], wall_ms: int
+) -> Update | None:
+    """Give up the available records of these ranges, which are in order: they have expired.
+    Returns what the share coordinator must store before a dead letter is written."""
+    states = partition.states
+    batches: list[Batch] = []
+    for first, last in ranges:
+        first = max(first, states.start_offset)
+        if first > last:
+            continue
+        end_offset = states.end_offset
+        if first > end_offset:
+            states.put(end_offset, Range(first - 1, RecordState.AVAILABLE))
+        if last >= end_offset:
+            states.put(max(first, end_offset), Range(last, RecordState.AVAILABLE))
+        for begin, one in states.within(first, last):
+            if one.state is RecordState.AVAILABLE:
+                batches.extend(_give_up(partition, begin, one, wall_ms))
+    return partition.update(batches)
+
+
+def _give_up(partition: SharePartition, begin: Offset, one: Range, wall_ms: int) -> list[Batch]:
+    partition.ended_by_key(begin, one.last, RecordState.ARCHIVED)
+    if partition.given_up is RecordState.ARCHIVED:  # the next leader finds that, too
+        partition.states.put(begin, Range(one.last, RecordState.ARCHIVED))
+        return []
+    changed = Range(one.last, RecordState.ARCHIVING, one.delivery_count, time_ms=wall_ms)
+    changed.next_state = RecordState.ARCHIVING
+    partition.states.put(begin, changed)
+    return [Batch(begin, one.last, RecordState.ARCHIVING, one.delivery_count, wall_ms)]
+
+
+def end_archiving(
+    partition: SharePartition, begin: Offset, one: Range, state: RecordState, *, stored: bool
+) -> None:
+    """A change from or to ARCHIVING, other than the end of an acquisition, is stored or not."""
+    one.next_state = None
+    partition.gives_up |= state is RecordState.ARCHIVING
+    if stored and state is RecordState.ARCHIVED:
+        one = Range(one.last, RecordState.ARCHIVED)
+    elif not stored and state is RecordState.ARCHIVING:
+        one = Range(one.last, RecordState.AVAILABLE, one.delivery_count)
+        partition.affinity = None  # it has forgotten the record: the next fetch reads the keys
+    partition.states.put(begin, one)

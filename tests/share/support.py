@@ -1,0 +1,53 @@
+"""Changes of a share partition, each in one step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mqd.protocol.slices import all_slices
+from mqd.share import acknowledging, endings
+from mqd.share.record_states import Batch, RecordState
+from mqd.share.share_partition import SharePartition
+from mqd.share.values import Acknowledgement, Update
+
+
+def acknowledge(
+    partition: SharePartition,
+    member_id: str,
+    acknowledgements: Sequence[Acknowledgement],
+    now: float = 0.0,
+    *,
+    wall_ms: int = 0,
+) -> Update | None:
+    work = acknowledging.begin(partition, member_id, acknowledgements, now, wall_ms=wall_ms)
+    return all_slices(work)
+
+
+def complete(partition: SharePartition, update: Update | None, *, stored: bool = True) -> bool:
+    """Returns whether records became available."""
+    assert update is not None, "there is nothing to store"
+    return all_slices(acknowledging.complete(partition, update, stored=stored))
+
+
+def expire(partition: SharePartition, now: float, *, wall_ms: int = 0) -> Update | None:
+    return all_slices(endings.expire(partition, now, wall_ms=wall_ms))
+
+
+def leave(partition: SharePartition, member_id: str) -> Update | None:
+    """The session of the member ends."""
+    return all_slices(endings.release(partition, member_id))
+
+
+def stored_batches(partition: SharePartition) -> tuple[Batch, ...]:
+    """All states, as the share coordinator has them."""
+    return tuple(
+        Batch(
+            first,
+            one.last,
+            RecordState.AVAILABLE if one.state is RecordState.DELAYED else one.state,
+            one.delivery_count,
+            one.time_ms,
+        )
+        for first, one in partition.states
+        if one.delivery_count or one.state is not RecordState.AVAILABLE
+    )
