@@ -196,7 +196,6 @@ class Coordinators:
             partitions_of=self._topics.partitions,
         )
         self.share = ShareService(
-            replica=replica,
             logs=logs,
             disk=disk,
             clock=clock,

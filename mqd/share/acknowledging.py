@@ -109,11 +109,10 @@ def owned(
     return found
 
 
-def complete(partition: SharePartition, update: Update, *, stored: bool) -> Slices[bool]:
+def complete(partition: SharePartition, update: Update, *, stored: bool) -> Slices[None]:
     """The share coordinator has stored the update, or has not: then the records are acquired as
-    before. Returns whether records became available.
+    before.
     """
-    became_available = False
     for batch in update.batches:
         for start, one in partition.states.within(batch.first_offset, batch.last_offset):
             if one.next_state is not batch.state:
@@ -124,13 +123,10 @@ def complete(partition: SharePartition, update: Update, *, stored: bool) -> Slic
                 partition.end_acquisition(
                     start, one, batch.state, one.delivery_count, batch.time_ms
                 )
-                became_available |= batch.state is RecordState.AVAILABLE and not batch.time_ms
-                became_available |= partition.affinity is not None  # the next record of its key
             else:
                 _stays_acquired(partition, start, one)
         yield 1
     partition.states.advance()
-    return became_available
 
 
 def _runs(one: Acknowledgement) -> Iterator[tuple[Offset, Offset, AcknowledgeType]]:

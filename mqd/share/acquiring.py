@@ -1,20 +1,23 @@
-"""Reads records of share partitions from the log, and acquires them for members.
+"""Acquires records of share partitions for members.
 
-A read decides which record batches there are, and which of their records have expired. The bytes
-that a member gets are sent from the file.
+The headers of record batches are read from the log for that, on the event loop, as a fetch does
+(log/disk/segment_reading.py). So nothing else acquires records between the read and its result. A
+thread reads whole batches only if the keys or the times of their records are needed. The bytes that
+a member gets are sent from the file.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 import trio
 
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk, FileRange
-from mqd.limits import KIB, MIB
+from mqd.limits import MIB
 from mqd.log.service import LogService
 from mqd.protocol.chunks import Unread
 from mqd.protocol.slices import WHOLE_SLICE, Slices
@@ -36,10 +39,8 @@ logger = logging.getLogger(__name__)
 
 _READ_BYTES_MAX: Final = MIB
 """Read from one partition for one fetch."""
-_HEAD_BYTES: Final = 4 * KIB
-"""Read of a larger batch: its header, and a marker as a whole."""
 _READS_AT_ONCE: Final = 8
-"""So reads take 8 MiB at most. Responses have ranges of files."""
+"""Reads of whole batches. So they take 8 MiB at most."""
 _BATCHES_PER_READ: Final = 500
 EXPIRED_LOG_SECONDS: Final = 60.0
 """The shortest time between two log lines about expired records of a share partition."""
@@ -80,7 +81,7 @@ class _Read(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """What was read."""
+    """What a thread has read."""
 
     batches: list[ReadBatch]
     expired: list[tuple[Offset, Offset]]
@@ -133,26 +134,17 @@ class Acquirer:
             read = self._next_read(led, limits.max_bytes)
             if read is None:
                 return None
-            async with self._reads:
-                found = await self._disk.offload(_read_part, read, self._clock.wall_ms())
-                await self._in_slices(_whole_slice())
-                if not led.is_current:
-                    raise led.partition.not_leader()
-                if not is_wanted():
-                    return None
-                if core.affinity is not read.affinity:
-                    continue  # the option has changed
-                with self._partitions.dropped_after_bug(led):
-                    if read.affinity is None:
-                        acquired = self._acquire(led, member_id, read, found, limits)
-                    else:
-                        acquired = await self._acquire_by_key(
-                            led, member_id, read, found, limits, is_wanted
-                        )
-            if acquired is not None:
-                assert are_apart(acquired.rows, found.expired), "expired records (I66)"
+            with self._partitions.dropped_after_bug(led):
+                if read.affinity is None and read.ttl_ms == OFF:
+                    acquired = self._acquire(led, member_id, read, self._headers(led, read), limits)
+                else:
+                    acquired = await self._acquire_in_thread(
+                        led, member_id, read, limits, is_wanted
+                    )
+            if acquired is not None or core.next_fetch_offset() == read.offset:
                 return acquired
-            if core.next_fetch_offset() == read.offset:
+            await self._in_slices(_whole_slice())
+            if not is_wanted():
                 return None
 
     def _next_read(self, led: LedSharePartition, max_bytes: int) -> _Read | None:
@@ -184,31 +176,72 @@ class Acquirer:
             ]
         return _Read(offset, part, aborted, self._options.ttl_ms(led.topic), core.affinity)
 
+    def _headers(self, led: LedSharePartition, read: _Read) -> Iterator[ReadBatch]:
+        """The batches of the part, as they are needed. Raises MqError."""
+        file, position, size = read.part
+        try:
+            yield from read_batches(
+                lambda start, count: file.read_at(position + start, count), size, read.aborted
+            )
+        except OSError as error:
+            raise self._logs.reader.not_read(led.partition.log, error) from error
+
     def _acquire(
         self,
         led: LedSharePartition,
         member_id: str,
         read: _Read,
-        found: _Found,
+        batches: Iterable[ReadBatch],
         limits: FetchLimits,
     ) -> Acquired | None:
-        core, batches = led.core, found.batches[:_BATCHES_PER_READ]
-        self._give_up_expired(led, found.expired)
+        core = led.core
+        seen: list[ReadBatch] = []
+
+        def offsets() -> Iterator[tuple[Offset, Offset]]:
+            for one in islice(batches, _BATCHES_PER_READ):
+                seen.append(one)
+                if not one.is_aborted:
+                    yield one.first_offset, one.last_offset
+
         rows = core.acquire(
             member_id,
-            [(one.first_offset, one.last_offset) for one in batches if not one.is_aborted],
+            offsets(),
             read_from=read.offset,
             max_records=limits.max_records,
             batch_size=limits.batch_size,
             exact=limits.exact,
             now=self._clock.monotonic(),
         )
-        if batches and all(one.is_aborted for one in batches):
-            core.skip(read.offset, batches[-1].last_offset)
+        if seen and all(one.is_aborted for one in seen):
+            core.skip(read.offset, seen[-1].last_offset)
         if not rows:
             return None
         self._timer.expect(core)
-        return Acquired(_bytes_of(read.part, batches, rows), rows)
+        return Acquired(_bytes_of(read.part, seen, rows), rows)
+
+    async def _acquire_in_thread(
+        self,
+        led: LedSharePartition,
+        member_id: str,
+        read: _Read,
+        limits: FetchLimits,
+        is_wanted: Callable[[], bool],
+    ) -> Acquired | None:
+        """The same, with whole batches. None if the records are no longer wanted."""
+        core = led.core
+        async with self._reads:
+            found = await self._disk.offload(_read_part, read, self._clock.wall_ms())
+            await self._in_slices(_whole_slice())
+            if not led.is_current:
+                raise led.partition.not_leader()
+            if not is_wanted() or core.affinity is not read.affinity:
+                return None
+            if core.affinity is not None:
+                return await self._acquire_by_key(led, member_id, read, found, limits, is_wanted)
+            self._give_up_expired(led, found.expired)
+            acquired = self._acquire(led, member_id, read, found.batches, limits)
+            assert acquired is None or are_apart(acquired.rows, found.expired), "expired (I66)"
+            return acquired
 
     async def _acquire_by_key(
         self,
@@ -219,8 +252,8 @@ class Acquirer:
         limits: FetchLimits,
         is_wanted: Callable[[], bool],
     ) -> Acquired | None:
-        """The same, for a group with `share.key.affinity`: learns the keys of records that it reads
-        for the first time."""
+        """For a group with `share.key.affinity`: learns the keys of records that it reads for the
+        first time."""
         core, batches = led.core, found.batches
         if not batches:
             return None
@@ -244,6 +277,7 @@ class Acquirer:
         )
         if not rows:
             return None
+        assert are_apart(rows, found.expired), "expired (I66)"
         self._timer.expect(core)
         return Acquired(_bytes_of(read.part, batches, rows), rows)
 
@@ -289,12 +323,12 @@ class Acquirer:
 
 
 def _read_part(read: _Read, now_ms: int) -> _Found:
-    """Runs in a worker thread: records are decompressed if their keys or times are needed."""
+    """Runs in a worker thread: records are decompressed for their keys or times."""
     part, affinity = read.part, read.affinity
-    reads_records = affinity is not None or read.ttl_ms != OFF
-    size = part.size if reads_records or part.size <= _READ_BYTES_MAX else _HEAD_BYTES
-    data = part.file.read_at(part.position, size)
-    batches = read_batches(data, read.aborted, part.size)
+    data = memoryview(part.file.read_at(part.position, part.size))
+    batches = list(
+        read_batches(lambda start, size: data[start : start + size], len(data), read.aborted)
+    )
     expired, keys = [], []
     if read.ttl_ms != OFF:
         expired = expired_ranges(data, read.ttl_ms, now_ms)

@@ -14,7 +14,6 @@ from mqd.protocol.slices import Slices
 from mqd.share import endings
 from mqd.share.led_partitions import LedSharePartition, LedSharePartitions
 from mqd.share.ports import InSlices
-from mqd.share.record_states import RecordState
 from mqd.share.share_partition import SharePartition
 from mqd.share.values import Update
 
@@ -70,8 +69,7 @@ class EndingTimer:
                 continue
             core = led.loaded_core
             try:
-                if endings.end_delays(core, wall_ms):
-                    led.wake()
+                endings.end_delays(core, wall_ms)
                 update = yield from endings.expire(core, now, wall_ms=wall_ms)
             except Exception:
                 self._partitions.bug(led)
@@ -84,9 +82,6 @@ class EndingTimer:
                     len(update.batches),
                 )
                 write(led, update)
-                if core.affinity is not None or any(
-                    one.state is RecordState.AVAILABLE for one in update.batches
-                ):
-                    led.wake()
+            led.waiters.wake_one()
             next_deadline = min(next_deadline, self._next_deadline(core))
         return next_deadline

@@ -25,9 +25,8 @@ def next_due(partition: SharePartition) -> int | None:
     return partition.delayed[0][0] if partition.delayed else None
 
 
-def end_delays(partition: SharePartition, wall_ms: int) -> bool:
-    """Delayed records whose time has come are available. Returns whether there are any."""
-    found = False
+def end_delays(partition: SharePartition, wall_ms: int) -> None:
+    """Delayed records whose time has come are available."""
     while partition.delayed and partition.delayed[0][0] <= wall_ms:
         due, first, last = heapq.heappop(partition.delayed)
         for begin, one in partition.states.within(first, last):
@@ -37,8 +36,6 @@ def end_delays(partition: SharePartition, wall_ms: int) -> bool:
                     begin, Range(one.last, RecordState.AVAILABLE, one.delivery_count)
                 )
                 partition.ended_by_key(begin, one.last, RecordState.AVAILABLE)
-                found = True
-    return found
 
 
 def expire(partition: SharePartition, now: float, *, wall_ms: int = 0) -> Slices[Update | None]:

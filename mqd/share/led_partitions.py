@@ -17,11 +17,11 @@ import trio
 
 from mqd.errors import ErrorCode, MqError
 from mqd.replica.partition import Partition
-from mqd.replica.waiters import FetchWaiter
 from mqd.share.memory import LED_BYTES
 from mqd.share.ports import ShareKey
 from mqd.share.share_partition import SharePartition
 from mqd.share.values import Update
+from mqd.share.waiting import Waiters
 
 logger = logging.getLogger(__name__)
 
@@ -58,8 +58,11 @@ class LedSharePartition:
     expired_count: int = 0
     """Expired records that were found since the last log line about them."""
     expired_logged_at: float = -math.inf
-    waiters: dict[FetchWaiter, None] = field(default_factory=dict)
+    waiters: Waiters = field(init=False)
     """Fetches that wait for available records."""
+
+    def __post_init__(self) -> None:
+        self.waiters = Waiters(self.partition, self._has_records)
 
     @property
     def core(self) -> SharePartition:
@@ -83,10 +86,12 @@ class LedSharePartition:
             and self.partition.leader_epoch == self.leader_epoch
         )
 
-    def wake(self) -> None:
-        """Records are available: free the fetches that wait for them."""
-        for waiter in list(self.waiters):
-            waiter.free()
+    def _has_records(self) -> bool:
+        """Whether a fetch may acquire records now, or gets an error."""
+        if not self.is_current:
+            return True
+        offset = self.core.next_fetch_offset()
+        return offset is not None and offset < self.partition.high_watermark
 
 
 class LedSharePartitions:
@@ -148,7 +153,7 @@ class LedSharePartitions:
         led.is_dropped = True
         if self._led.get(led.key) is led:
             del self._led[led.key]
-        led.wake()
+        led.waiters.wake_all()
 
     def drop_unused(self, led: LedSharePartition) -> None:
         """Without sessions of its group, drop it once all changes are stored: the offsets of the

@@ -1,26 +1,30 @@
-"""Which record batches of fetched bytes a share group gets. Pure."""
+"""Which record batches of a log a share group gets. Pure.
+
+Only the headers of batches are read, and markers of transactions.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple
 
-from mqd.protocol.batch import (
-    HEADER,
-    HEADER_BYTES,
-    LOG_OVERHEAD_BYTES,
-    BatchHeader,
-    iterate_batches,
-)
+from mqd.limits import KIB
+from mqd.protocol.batch import HEADER_BYTES, MAGIC, BatchHeader, Buffer, parse_header
 from mqd.protocol.markers import parse_end_marker
 from mqd.protocol.record_reader import iterate_records
 from mqd.share.key_affinity import KeyOf
 from mqd.types import Offset
 
+_WINDOW_BYTES: Final = 8 * KIB
+"""Bytes of one read of headers, and the largest marker."""
+
+ReadAt = Callable[[int, int], Buffer]
+"""Bytes of a part of the log: (position in the part, number of bytes)."""
+
 
 class ReadBatch(NamedTuple):
-    """One batch, at these positions of the bytes."""
+    """One batch, at these positions of the part."""
 
     start: int
     end: int
@@ -33,21 +37,17 @@ class ReadBatch(NamedTuple):
 
 
 def read_batches(
-    data: bytes | memoryview,
-    aborted: Iterable[tuple[int, Offset]] | None,
-    size: int = 0,
-) -> list[ReadBatch]:
-    """The batches in `data`, or one batch of at most `size` bytes that begins there. `aborted`:
-    producer id and first offset of the aborted transactions among them; None if the group reads
-    uncommitted records, too.
+    read_at: ReadAt, size: int, aborted: Iterable[tuple[int, Offset]] | None
+) -> Iterator[ReadBatch]:
+    """The whole batches of a part of `size` bytes, read as they are needed. `aborted`: producer id
+    and first offset of the aborted transactions among them; None if the group reads uncommitted
+    records, too.
     """
-    view = memoryview(data)
     transactions: defaultdict[int, deque[Offset]] = defaultdict(deque)
     for producer_id, first_offset in aborted or ():
         transactions[producer_id].append(first_offset)
     open_aborted: set[int] = set()
-    found = []
-    for start, batch_size, header in _batches(view, size):
+    for start, end, header in _headers(read_at, size):
         producer_id, is_aborted = header.producer_id, False
         if aborted is not None and header.is_transactional:
             begins = transactions.get(producer_id)
@@ -55,22 +55,31 @@ def read_batches(
                 begins.popleft()
                 open_aborted.add(producer_id)
             if header.is_control:
-                marker = parse_end_marker(view, start)
+                marker = parse_end_marker(read_at(start, min(end - start, _WINDOW_BYTES)))
                 if marker is not None and not marker.committed:
                     open_aborted.discard(producer_id)
             else:
                 is_aborted = producer_id in open_aborted
-        found.append(
-            ReadBatch(
-                start,
-                start + batch_size,
-                header.base_offset,
-                header.last_offset,
-                is_aborted,
-                not header.is_control,
-            )
+        yield ReadBatch(
+            start, end, header.base_offset, header.last_offset, is_aborted, not header.is_control
         )
-    return found
+
+
+def _headers(read_at: ReadAt, size: int) -> Iterator[tuple[int, int, BatchHeader]]:
+    """(start, end, header) of each whole batch."""
+    window: Buffer = b""
+    window_start = start = 0
+    while start + HEADER_BYTES <= size:
+        if start + HEADER_BYTES > window_start + len(window):
+            window, window_start = read_at(start, min(_WINDOW_BYTES, size - start)), start
+            if len(window) < HEADER_BYTES:
+                return
+        header = parse_header(window, start - window_start)
+        end = start + header.size
+        if end < start + HEADER_BYTES or header.magic != MAGIC or end > size:
+            return
+        yield start, end, header
+        start = end
 
 
 def keys_of(data: bytes | memoryview, batches: Iterable[ReadBatch]) -> list[KeyOf]:
@@ -86,12 +95,3 @@ def keys_of(data: bytes | memoryview, batches: Iterable[ReadBatch]) -> list[KeyO
         if batch.has_records and not batch.is_aborted
         for record in iterate_records(view, batch.start)
     ]
-
-
-def _batches(view: memoryview, size: int) -> Iterator[tuple[int, int, BatchHeader]]:
-    yield from iterate_batches(view)
-    if HEADER_BYTES <= len(view) < size:
-        header = BatchHeader._make(HEADER.unpack_from(view))
-        batch_size = header.batch_length + LOG_OVERHEAD_BYTES
-        if len(view) < batch_size <= size:
-            yield 0, batch_size, header

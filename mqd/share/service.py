@@ -6,6 +6,7 @@ loading.py          reads the state of one
 acquiring.py        reads and acquires records for members
 state_writer.py     stores changes
 ending_timer.py     ends acquisition locks and delays
+waiting.py          fetches that wait for records
 partition_letters.py   writes dead letters
 
 An acknowledgement is returned when it is stored, so that it survives the next leader.
@@ -23,8 +24,6 @@ from mqd.io.disk import Disk
 from mqd.log.service import LogService
 from mqd.protocol.slices import Slices, all_slices
 from mqd.replica.partition import Partition
-from mqd.replica.service import ReplicaService
-from mqd.replica.waiters import FetchWaiter
 from mqd.share import acknowledging, endings
 from mqd.share.acquiring import Acquirer
 from mqd.share.ending_timer import EndingTimer
@@ -46,7 +45,6 @@ class ShareService:
     def __init__(
         self,
         *,
-        replica: ReplicaService,
         logs: LogService,
         disk: Disk,
         clock: Clock,
@@ -64,7 +62,6 @@ class ShareService:
         self.partitions = LedSharePartitions(self.sessions.has_group)
         self.memory = ShareMemory(memory_bytes_max, self.partitions.all)
         self.expired = ExpiredCounts()
-        self._replica = replica
         self._clock = clock
         self._in_slices = in_slices
         self._timer = EndingTimer(self.partitions, clock, in_slices)
@@ -142,17 +139,6 @@ class ShareService:
         self._letters.write_soon(led)
         self.partitions.drop_unused(led)
 
-    def park(self, waiter: FetchWaiter, places: Sequence[LedSharePartition]) -> None:
-        """Free `waiter` when any of these may have records for it, or at its deadline."""
-        for led in places:
-            led.waiters[waiter] = None
-        self._replica.park_fetch(waiter, [led.partition for led in places])
-
-    @staticmethod
-    def unpark(waiter: FetchWaiter, places: Sequence[LedSharePartition]) -> None:
-        for led in places:
-            led.waiters.pop(waiter, None)
-
     # -- acknowledge -------------------------------------------------------------------------------
 
     async def acknowledge(
@@ -196,7 +182,7 @@ class ShareService:
                 continue
             if update is not None and led.is_current:
                 self._writer.write(led, update)
-                led.wake()
+                led.waiters.wake_one()
         if not self.sessions.has_group(group_id):
             for led in self.partitions:
                 yield 1

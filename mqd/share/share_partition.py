@@ -20,7 +20,7 @@ record is acquired at most `delivery_count` times.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -115,17 +115,18 @@ class SharePartition:
     def acquire(
         self,
         member_id: str,
-        batches: Sequence[tuple[Offset, Offset]],
+        batches: Iterable[tuple[Offset, Offset]],
         *,
-        read_from: Offset | None = None,
+        read_from: Offset,
         max_records: int,
         batch_size: int,
         exact: bool,
         now: float,
     ) -> list[AcquiredRecords]:
-        """Acquire available records of `batches`: the first and last offsets of record batches that
-        were read from the log, in order. `read_from`: the offset from which on they were read.
-        Available offsets between them, which compaction has removed, are archived.
+        """Acquire available records of `batches`: the first and last offsets of record batches of
+        the log, in order. They are read until there are enough records. `read_from`: the offset
+        from which on they are read. Available offsets between them, which compaction has removed,
+        are archived.
 
         At least one batch is acquired whole if `max_records` end within it, unless `exact`; of a
         batch with more than BATCH_RECORDS_MAX records, so many. Records with many deliveries are
@@ -134,10 +135,10 @@ class SharePartition:
         wanted = min(max_records, self.limits.record_locks - self.acquired_count)
         deadline = now + self.limits.lock_seconds
         acquired: list[AcquiredRecords] = []
-        covered = batches[0][0] if batches and read_from is None else read_from or 0
+        if wanted <= 0:
+            return acquired
+        covered = read_from
         for first, last in batches:
-            if wanted <= 0:
-                break
             self.archive(covered, first - 1)
             covered = last + 1
             first = max(first, self.states.start_offset)
@@ -155,6 +156,8 @@ class SharePartition:
                 add_row(acquired, begin, end, count + 1, batch_size)
                 if most is not None:
                     return acquired
+            if wanted <= 0:
+                break
         return acquired
 
     def _most_again(self, begin: Offset, count: int) -> int | None:

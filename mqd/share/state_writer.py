@@ -98,17 +98,15 @@ class StateWriter:
             batches.extend(writes[-1].update.batches)
         led.in_flight = writes
         error = await self._stored(led, writes[-1].update, batches)
-        became_available = False
         for write in writes:
             write.error = error
             work = acknowledging.complete(led.core, write.update, stored=error is None)
             if len(write.update.batches) <= BATCHES_AT_ONCE:
-                became_available |= all_slices(work)
+                all_slices(work)
             else:
-                became_available |= await self._in_slices(work)
+                await self._in_slices(work)
             write.done.set()
-        if became_available:
-            led.wake()
+        led.waiters.wake_one()
         self._timer.expect(led.core)
 
     async def _stored(

@@ -222,9 +222,9 @@ async def test_a_delay_survives_the_leader() -> None:
         client = await prepare(cluster, records=2)
         async with open_share_consumer(client, GROUP, [TOPIC], mode="explicit") as consumer:
             first, second = await take(consumer, 2)
+            released = trio.current_time()
             await first.release(delay=20)
             await second.accept()
-            released = trio.current_time()
             leader = client.view.leader_of(TopicPartition(TOPIC, 0))
             assert leader is not None
             cluster.nodes[leader.node_id].kill()

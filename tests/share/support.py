@@ -8,7 +8,29 @@ from mqd.protocol.slices import all_slices
 from mqd.share import acknowledging, endings
 from mqd.share.record_states import Batch, RecordState
 from mqd.share.share_partition import SharePartition
-from mqd.share.values import Acknowledgement, Update
+from mqd.share.values import Acknowledgement, AcquiredRecords, Update
+from mqd.types import Offset
+
+
+def acquire(
+    partition: SharePartition,
+    member_id: str,
+    *batches: tuple[Offset, Offset],
+    most: int = 500,
+    exact: bool = False,
+    batch_size: int = 500,
+    now: float = 0.0,
+) -> list[AcquiredRecords]:
+    """Acquire records of these batches of the log, which are read from the first one on."""
+    return partition.acquire(
+        member_id,
+        batches,
+        read_from=batches[0][0],
+        max_records=most,
+        batch_size=batch_size,
+        exact=exact,
+        now=now,
+    )
 
 
 def acknowledge(
@@ -23,10 +45,9 @@ def acknowledge(
     return all_slices(work)
 
 
-def complete(partition: SharePartition, update: Update | None, *, stored: bool = True) -> bool:
-    """Returns whether records became available."""
+def complete(partition: SharePartition, update: Update | None, *, stored: bool = True) -> None:
     assert update is not None, "there is nothing to store"
-    return all_slices(acknowledging.complete(partition, update, stored=stored))
+    all_slices(acknowledging.complete(partition, update, stored=stored))
 
 
 def expire(partition: SharePartition, now: float, *, wall_ms: int = 0) -> Update | None:

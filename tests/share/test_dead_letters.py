@@ -36,7 +36,7 @@ from mqd.share.record_states import Batch, RecordState
 from mqd.share.share_partition import SharePartition
 from mqd.share.values import Acknowledgement, AcknowledgeType, Limits
 from mqd.types import Offset, TopicPartition
-from tests.share.support import acknowledge, complete, expire, stored_batches
+from tests.share.support import acknowledge, acquire, complete, expire, stored_batches
 
 SOURCE = Source("g", "orders", 5)
 DLQ = TopicPartition("orders.dlq", 2)
@@ -295,7 +295,7 @@ def test_the_state_of_a_share_partition() -> None:
     partition = SharePartition.loaded(Offset(0), (), LIMITS)
 
     def acquired(now: float = 0.0) -> int:
-        rows = partition.acquire("a", [(0, 9)], max_records=99, batch_size=99, exact=False, now=now)
+        rows = acquire(partition, "a", (0, 9), now=now)
         return sum(one.last_offset - one.first_offset + 1 for one in rows)
 
     assert acquired() == 10

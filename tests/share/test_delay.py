@@ -14,7 +14,7 @@ from mqd.share.record_states import Batch, RecordState
 from mqd.share.share_partition import SharePartition
 from mqd.share.values import BY_BACK_OFF, Acknowledgement, AcknowledgeType, Limits, Update
 from tests.seeds import seeds
-from tests.share.support import acknowledge, complete, expire, leave, stored_batches
+from tests.share.support import acknowledge, acquire, complete, expire, leave, stored_batches
 
 LIMITS = Limits(delivery_count=4, record_locks=40, lock_seconds=10.0, state_bytes=1 << 20)
 BACK_OFF = LIMITS._replace(back_off=(100, 5_000))
@@ -22,9 +22,7 @@ WALL = 1_000_000
 
 
 def acquired(partition: SharePartition, last: int = 9, *, now: float = 0.0) -> list[int]:
-    rows = partition.acquire(
-        "a", [(0, last)], max_records=500, batch_size=500, exact=False, now=now
-    )
+    rows = acquire(partition, "a", (0, last), now=now)
     return [each for row in rows for each in range(row.first_offset, row.last_offset + 1)]
 
 
@@ -43,11 +41,13 @@ def test_a_delayed_record_is_available_at_its_time_and_pins_nothing() -> None:
     update = release(partition, 3, 4, 250)
     due = WALL + 251
     assert update.batches == (Batch(3, 4, RecordState.AVAILABLE, 1, due),)
-    assert not complete(partition, update, stored=True)
+    complete(partition, update, stored=True)
     assert endings.next_due(partition) == due
     assert acquired(partition, last=12) == [10, 11, 12], "others go on"
-    assert not endings.end_delays(partition, due - 1) and acquired(partition, 12) == []
-    assert endings.end_delays(partition, due) and endings.next_due(partition) is None
+    endings.end_delays(partition, due - 1)
+    assert acquired(partition, 12) == []
+    endings.end_delays(partition, due)
+    assert endings.next_due(partition) is None
     assert partition.next_fetch_offset() == 3
     assert acquired(partition, 12) == [3, 4]
 
@@ -55,7 +55,7 @@ def test_a_delayed_record_is_available_at_its_time_and_pins_nothing() -> None:
 def test_a_delay_of_zero_is_none() -> None:
     partition = SharePartition.loaded(0, (), BACK_OFF)
     acquired(partition)
-    assert complete(partition, release(partition, 3, 3, 0), stored=True)
+    complete(partition, release(partition, 3, 3, 0), stored=True)
     assert acquired(partition) == [3]
 
 
@@ -81,7 +81,7 @@ def test_the_back_off_depends_on_the_delivery_count() -> None:
         assert update.batches[0].time_ms == wall + delay + 1
         complete(partition, update, stored=True)
         wall += delay + 1
-        assert endings.end_delays(partition, wall)
+        endings.end_delays(partition, wall)
     assert acquired(partition, last=0) == [0]
     [batch] = release(partition, 0, 0, wall=wall).batches
     assert (batch.state, batch.time_ms) == (RecordState.ARCHIVED, 0), "the last delivery"
@@ -201,6 +201,7 @@ def test_a_delayed_record_holds_its_key_and_one_that_was_given_up_does_not() -> 
     assert by_key(partition) == [5], "2 has expired"
     complete(partition, update, stored=True)
     assert [one.offset for one in giving_up.archiving(partition, 9)] == [1, 2]
-    assert endings.end_delays(partition, WALL + 251) and by_key(partition) == [0]
+    endings.end_delays(partition, WALL + 251)
+    assert by_key(partition) == [0]
     assert partition.affinity is not None
     partition.affinity.check()

@@ -114,7 +114,7 @@ def test_bytes_bound_the_keys() -> None:
 
 def test_the_option_may_change_while_records_are_acquired() -> None:
     partition = SharePartition.loaded(0, (), LIMITS)
-    rows = partition.acquire("m", [(0, 2)], max_records=9, batch_size=9, exact=False, now=0.0)
+    rows = support.acquire(partition, "m", (0, 2))
     assert rows[0].last_offset == 2
     order_by_key(partition, True)
     learn(partition, 0, A, A, A, A)

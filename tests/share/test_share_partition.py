@@ -15,7 +15,7 @@ from mqd.share.share_partition import BATCH_RECORDS_MAX, SharePartition
 from mqd.share.values import Acknowledgement, AcknowledgeType, AcquiredRecords, Limits, Update
 from tests.seeds import seeds
 from tests.share import support
-from tests.share.support import complete, expire, leave, stored_batches
+from tests.share.support import acquire, complete, expire, leave, stored_batches
 
 LIMITS = Limits(delivery_count=3, record_locks=40, lock_seconds=10.0, state_bytes=1 << 20)
 MEMBERS = ("a", "b", "c")
@@ -23,21 +23,6 @@ MEMBERS = ("a", "b", "c")
 
 def empty(start_offset: int = 0, limits: Limits = LIMITS) -> SharePartition:
     return SharePartition.loaded(start_offset, (), limits)
-
-
-def acquire(
-    partition: SharePartition,
-    member: str,
-    *batches: tuple[int, int],
-    most: int = 500,
-    exact: bool = False,
-    batch_size: int = 500,
-    now: float = 0.0,
-) -> list[tuple[int, int, int]]:
-    acquired = partition.acquire(
-        member, batches, max_records=most, batch_size=batch_size, exact=exact, now=now
-    )
-    return [(one.first_offset, one.last_offset, one.delivery_count) for one in acquired]
 
 
 def acknowledge(

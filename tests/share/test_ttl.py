@@ -13,7 +13,7 @@ from mqd.share.record_states import Batch, RecordState
 from mqd.share.share_partition import SharePartition
 from mqd.share.ttl import OFF, are_apart, expired_ranges, expires_at_ms
 from mqd.share.values import Acknowledgement, AcknowledgeType, Limits
-from tests.share.support import acknowledge, complete
+from tests.share.support import acknowledge, acquire, complete
 
 LIMITS = Limits(delivery_count=3, record_locks=40, lock_seconds=10.0, state_bytes=1 << 20)
 LETTERS = LIMITS._replace(dead_letters=True)
@@ -53,7 +53,7 @@ def test_expired_records_of_batches() -> None:
 
 
 def acquired(partition: SharePartition, *batches: tuple[int, int]) -> list[tuple[int, int]]:
-    rows = partition.acquire("a", batches, max_records=99, batch_size=99, exact=False, now=0.0)
+    rows = acquire(partition, "a", *batches)
     return [(one.first_offset, one.last_offset) for one in rows]
 
 

@@ -14,7 +14,6 @@ import trio
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import FETCH_WAIT_MAX_MS, MIB, SHARE_SESSION_UNKNOWN_MAX
 from mqd.protocol.schema import INT32_MAX
-from mqd.replica.waiters import FetchWaiter
 from mqd.security.acls import Operation, ResourceType
 from mqd.server.authorization import require
 from mqd.server.context import Context
@@ -31,6 +30,7 @@ from mqd.server.slices import Pace, others_first
 from mqd.share.acquiring import Acquired, FetchLimits
 from mqd.share.led_partitions import LedSharePartition
 from mqd.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, Place, ShareSession
+from mqd.share.waiting import Waiter
 
 _BYTES_MAX = 8 * MIB
 """Records of one response."""
@@ -155,14 +155,12 @@ class _Fetch:
         node, request, session = self._context.node, self._request, self._session
         clock = node.clock.monotonic
         deadline = clock() + min(max(0, request.max_wait_ms), FETCH_WAIT_MAX_MS) / 1000
-        while session.is_open and self._context.is_wanted():
-            waiting = trio.Event()
-            waiter = FetchWaiter(waiting.set, 1, deadline, leaves_later=True)
-            led = await self._led()
-            # Parked before it reads, so that it misses no records.
-            node.share.park(waiter, led)
-            session.wake = waiter.free
-            try:
+        waiter = Waiter()
+        session.wake = waiter.wake
+        try:
+            while session.is_open and self._context.is_wanted():
+                led = await self._led()
+                waiter.begin_attempt([one.waiters for one in led])
                 await self._acquire(led)
                 if self._acquired or self._errors or clock() >= deadline or not session.is_open:
                     return
@@ -171,15 +169,13 @@ class _Fetch:
                 with self._context.parked(_PARKED_ROWS + len(led)) as may_wait:
                     if not may_wait:
                         return
-                    await waiting.wait()
-            finally:
-                session.wake = lambda: None
-                node.share.unpark(waiter, led)
-                waiter.freed = True
-                waiter.leave()
-            if clock() >= deadline:
-                return
-            await others_first()
+                    await waiter.wait(deadline - clock())
+                if clock() >= deadline:
+                    return
+                await others_first()
+        finally:
+            session.wake = lambda: None
+            waiter.leave()
 
     async def _led(self) -> list[LedSharePartition]:
         """The share partitions of the session. New ones are loaded, several at a time."""
