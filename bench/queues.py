@@ -39,6 +39,9 @@ from mqd.protocol.batch_builder import build_batch
 from mqd.protocol.schema import Api, decode_response_header, encode_request_header
 
 METADATA, PRODUCE, ALTER_CONFIGS, HEARTBEAT, SHARE_FETCH = 3, 0, 44, 76, 78
+DESCRIBE_CONFIGS = 32
+GROUP = 32
+"""The type of a resource of configs."""
 FIND_COORDINATOR = 10
 MEMBERS = (1, 4, 32)
 GOAL = 1.0
@@ -60,6 +63,7 @@ NOT_YET = frozenset({3, 5, 6})
 """Errors of a new partition: unknown, without a leader, or this is not its leader."""
 JOIN_SECONDS_MAX = 60.0
 IDLE_SECONDS_MAX = 60.0
+RATE_SECONDS_MAX = 120.0
 
 
 @dataclass
@@ -144,10 +148,18 @@ def _produce(broker: Broker, connection: Connection, body: dict[str, Any]) -> No
 
 
 def configure(broker: Broker, group: str) -> None:
-    """The group reads from the first record on."""
-    config = {"name": "share.auto.offset.reset", "config_operation": 0, "value": "earliest"}
-    resource = {"resource_type": 32, "resource_name": group, "configs": [config]}
+    """The group reads from the first record on. Apache Kafka applies that a moment later."""
+    name, value = "share.auto.offset.reset", "earliest"
+    config = {"name": name, "config_operation": 0, "value": value}
+    resource = {"resource_type": GROUP, "resource_name": group, "configs": [config]}
     request(broker.address, ALTER_CONFIGS, 1, {"resources": [resource], "validate_only": False})
+
+    def is_applied() -> bool:
+        wanted = {"resource_type": GROUP, "resource_name": group, "configuration_keys": [name]}
+        [found] = request(broker.address, DESCRIBE_CONFIGS, 4, {"resources": [wanted]}).results
+        return [row.value for row in found.configs] == [value]
+
+    brokers.wait_until(is_applied, f"the configuration of {group}", broker.process)
 
 
 class Member:
@@ -247,18 +259,25 @@ def measure_rate(broker: Broker, members: int, records: int, name: str) -> tuple
     configure(broker, name)
     joined = [Member(broker, name, name, topic_id, number) for number in range(members)]
     joined[0].join(1)
-    left = [records]
     lock, failures = threading.Lock(), []
+    available, unfinished, ended = records, records, 0.0
+    gives_up_at = time.monotonic() + RATE_SECONDS_MAX
 
     def work(member: Member) -> None:
+        nonlocal available, unfinished, ended
         acquired: list[tuple[int, int]] = []
         try:
-            while left[0] > 0:
-                rows = member.fetch(acquired, [0], 100).get(0, [])
-                done = sum(last - first + 1 for first, last in acquired)
-                acquired = rows
+            while acquired or available > 0:
+                if time.monotonic() > gives_up_at:
+                    raise BenchError(f"{unfinished} records are left")
+                # the last acknowledgement must not wait for records
+                rows = member.fetch(acquired, [0], 100 if available > 0 else 0).get(0, [])
                 with lock:
-                    left[0] -= done
+                    available -= sum(last - first + 1 for first, last in rows)
+                    unfinished -= sum(last - first + 1 for first, last in acquired)
+                    if acquired and unfinished == 0:
+                        ended = time.monotonic()
+                acquired = rows
         except (BenchError, OSError) as error:
             failures.append(error)
 
@@ -268,7 +287,7 @@ def measure_rate(broker: Broker, members: int, records: int, name: str) -> tuple
         thread.start()
     for thread in threads:
         thread.join()
-    seconds, used = time.monotonic() - began, (broker.cpu_seconds() or 0.0) - cpu
+    seconds, used = ended - began, (broker.cpu_seconds() or 0.0) - cpu
     for member in joined:
         member.close()
     broker.drop_topic(name)
