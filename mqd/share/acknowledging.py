@@ -115,8 +115,8 @@ def complete(partition: SharePartition, update: Update, *, stored: bool) -> Slic
     """
     for batch in update.batches:
         for start, one in partition.states.within(batch.first_offset, batch.last_offset):
-            if one.next_state is not batch.state:
-                continue  # the log start moved beyond it
+            if one.next_state is not batch.state or one.delivery_count != batch.delivery_count:
+                continue  # the log start moved beyond it, or it was available and acquired again
             if one.state is RecordState.ARCHIVING:
                 end_archiving(partition, start, one, batch.state, stored=stored)
             elif stored:

@@ -115,6 +115,23 @@ def test_a_release_that_was_not_stored_delays_nothing() -> None:
     assert update is not None and len(acquired(partition, now=10.0)) == 10
 
 
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_late_write_does_not_end_the_next_acquisition(stored: bool) -> None:
+    """The session of a member ends, and the member acquires the record again, before that is
+    stored."""
+    partition = SharePartition.loaded(0, (), LIMITS)
+    acquired(partition)
+    left = leave(partition, "a")
+    assert acquired(partition) == list(range(10))
+    released = release(partition, 0, 9, 250)
+    complete(partition, left, stored=stored)
+    assert partition.acquired_count == 10 and acquired(partition) == []
+    complete(partition, released)
+    assert partition.acquired_count == 0 and acquired(partition) == []
+    endings.end_delays(partition, WALL + 251)
+    assert acquired(partition) == list(range(5)), "half of them, at the third delivery"
+
+
 @pytest.mark.parametrize("seed", seeds(5, range(100)))
 def test_no_record_is_early_and_none_is_lost(seed: int) -> None:
     """Random releases, locks that end, and new leaders with the stored state."""
