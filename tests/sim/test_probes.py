@@ -491,3 +491,17 @@ def test_nothing_is_missing_above_the_compacted_part(world: Cardboard) -> None:
     assert world.look() is None
     world.replicas[1].partition.high_watermark = 3
     assert "in-sync replica 2" in str(world.look())
+
+
+def test_an_empty_log_may_continue_at_a_later_offset() -> None:
+    """A log in memory that was lost begins again beyond its earlier offsets."""
+    world = Cardboard()
+    world.probes = Probes(world, (1, 2, 3), may_lose=lambda topic: True)
+    world.probes.look(1)
+    replica = world.replicas[1]
+    replica.log.segments = [SimpleNamespace(base_offset=100, size=0, suffix="")]
+    replica.log.log_start_offset = replica.partition.high_watermark = 100
+    replica.log.log_end_offset = 100
+    replica.append(b"x")
+    world.probes.look(1)
+    assert world.probes.violation is None
