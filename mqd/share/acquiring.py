@@ -141,6 +141,7 @@ class Acquirer:
                     acquired = await self._acquire_in_thread(
                         led, member_id, read, limits, is_wanted
                     )
+            self._writer.write_start(led)
             if acquired is not None or core.next_fetch_offset() == read.offset:
                 return acquired
             await self._in_slices(_whole_slice())

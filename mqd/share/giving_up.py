@@ -70,7 +70,7 @@ def give_up_expired(
 def _give_up(partition: SharePartition, begin: Offset, one: Range, wall_ms: int) -> list[Batch]:
     partition.ended_by_key(begin, one.last, RecordState.ARCHIVED)
     if partition.given_up is RecordState.ARCHIVED:  # the next leader finds that, too
-        partition.states.put(begin, Range(one.last, RecordState.ARCHIVED))
+        partition.archive_here(begin, one.last)
         return []
     changed = Range(one.last, RecordState.ARCHIVING, one.delivery_count, time_ms=wall_ms)
     changed.next_state = RecordState.ARCHIVING

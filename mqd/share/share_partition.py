@@ -61,6 +61,10 @@ class SharePartition:
     """The same for delayed records, by wall time in ms."""
     affinity: KeyAffinity | None = None
     """The order of records by key, if the group has `share.key.affinity`."""
+    _archived_here: Offset = -1
+    """The last record that was archived without an update: the share coordinator does not know."""
+    _start_in_update: Offset = 0
+    """The start offset in the last update."""
 
     @staticmethod
     def loaded(
@@ -83,6 +87,7 @@ class SharePartition:
                     continue
             states.store(_sane(batch, limits))
         states.advance()
+        partition._start_in_update = states.start_offset
         for first, one in states:
             partition.gives_up |= one.state is RecordState.ARCHIVING
             if one.state is RecordState.DELAYED:
@@ -186,7 +191,7 @@ class SharePartition:
         ]
         if last >= end_offset:
             if first > end_offset:  # the log has no records in between
-                self.states.put(end_offset, Range(first - 1, RecordState.ARCHIVED))
+                self.archive_here(end_offset, first - 1)
                 self.states.advance()
                 end_offset = first
             found.append((end_offset, last, 0))
@@ -221,7 +226,7 @@ class SharePartition:
         """
         for begin, one in self.states.within(max(first, self.states.start_offset), last):
             if one.state is RecordState.AVAILABLE:
-                self.states.put(begin, Range(one.last, RecordState.ARCHIVED))
+                self.archive_here(begin, one.last)
                 self.ended_by_key(begin, one.last, RecordState.ARCHIVED)
         self.states.advance()
 
@@ -229,8 +234,23 @@ class SharePartition:
         """None of these records is delivered: they are of aborted transactions."""
         self.archive(first, last)
         if last >= self.states.end_offset:
-            self.states.put(self.states.end_offset, Range(last, RecordState.ARCHIVED))
+            self.archive_here(self.states.end_offset, last)
             self.states.advance()
+
+    def archive_here(self, first: Offset, last: Offset) -> None:
+        """Archive records that a later leader archives, too: their states are not stored."""
+        self.states.put(first, Range(last, RecordState.ARCHIVED))
+        self._archived_here = max(self._archived_here, last)
+
+    def start_update(self) -> Update | None:
+        """The start offset, if it has passed records that only this leader has archived, and the
+        last update has an earlier one. Without it, the group would have a lag until a member
+        acknowledges another record.
+        """
+        has_moved = self.states.start_offset > self._start_in_update
+        if has_moved and self._archived_here >= self._start_in_update:
+            return self._changed(())
+        return None
 
     # -- changes of acquired records ---------------------------------------------------------------
 
@@ -296,8 +316,10 @@ class SharePartition:
     def update(self, batches: Collection[Batch]) -> Update | None:
         """What the share coordinator stores of these changes."""
         self.states.advance()
-        if not batches:
-            return None
+        return self._changed(batches) if batches else None
+
+    def _changed(self, batches: Collection[Batch]) -> Update:
+        self._start_in_update = self.states.start_offset
         done = min(self.states.done_after_start(), INT32_MAX)
         return Update(tuple(batches), self.states.start_offset, done)
 

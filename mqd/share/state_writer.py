@@ -74,6 +74,11 @@ class StateWriter:
             self._partitions.start(self._write_all, led)
         return writes
 
+    def write_start(self, led: LedSharePartition) -> None:
+        """Store a start offset that no other write stores."""
+        if not led.is_writing and (update := led.core.start_update()) is not None:
+            self.write(led, update)
+
     async def _write_all(self, led: LedSharePartition) -> None:
         """Write the changes until none are left, several at a time."""
         try:
@@ -108,6 +113,8 @@ class StateWriter:
             write.done.set()
         led.waiters.wake_one()
         self._timer.expect(led.core)
+        if not led.writes and (start := led.core.start_update()) is not None:
+            led.writes.append(Write(start))
 
     async def _stored(
         self, led: LedSharePartition, last: Update, batches: Sequence[Batch]

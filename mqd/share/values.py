@@ -77,7 +77,7 @@ class Update:
         """The same changes, at most so many batches in each update."""
         return [
             replace(self, batches=self.batches[first : first + most])
-            for first in range(0, len(self.batches), most)
+            for first in range(0, len(self.batches) or 1, most)
         ]
 
 

@@ -12,7 +12,7 @@ from mqd.share.giving_up import give_up_expired
 from mqd.share.record_states import Batch, RecordState
 from mqd.share.share_partition import SharePartition
 from mqd.share.ttl import OFF, are_apart, expired_ranges, expires_at_ms
-from mqd.share.values import Acknowledgement, AcknowledgeType, Limits
+from mqd.share.values import Acknowledgement, AcknowledgeType, Limits, Update
 from tests.share.support import acknowledge, acquire, complete
 
 LIMITS = Limits(delivery_count=3, record_locks=40, lock_seconds=10.0, state_bytes=1 << 20)
@@ -59,11 +59,32 @@ def acquired(partition: SharePartition, *batches: tuple[int, int]) -> list[tuple
 
 def test_expired_records_are_archived() -> None:
     partition = SharePartition.loaded(0, (), LIMITS)
-    assert give_up_expired(partition, [(0, 2), (5, 6)], 50) is None, "there is nothing to store"
+    assert give_up_expired(partition, [(1, 2), (5, 6)], 50) is None
+    assert partition.start_update() is None, "there is nothing to store"
+    assert give_up_expired(partition, [(0, 0)], 50) is None
     assert partition.states.start_offset == 3
+    assert partition.start_update() == Update((), 3, 2), "the start offset has moved"
+    assert partition.start_update() is None
     assert acquired(partition, (0, 9)) == [(3, 4), (7, 9)]
     assert give_up_expired(partition, [(0, 9)], 60) is None
     assert partition.acquired_count == 5, "a member keeps what it has"
+
+
+def test_the_start_offset_is_stored_after_the_record_before_expired_ones() -> None:
+    partition = SharePartition.loaded(0, (), LIMITS)
+    assert acquired(partition, (0, 0)) == [(0, 0)]
+    assert give_up_expired(partition, [(1, 9)], 50) is None and partition.start_update() is None
+    accepted = Acknowledgement(0, 0, [AcknowledgeType.ACCEPT])
+    update = acknowledge(partition, "a", [accepted])
+    assert update is not None and update.start_offset == 0
+    complete(partition, update)
+    assert partition.start_update() == Update((), 10, 0)
+    assert partition.start_update() is None
+    assert acquired(partition, (10, 10)) == [(10, 10)]
+    complete(
+        partition, acknowledge(partition, "a", [accepted._replace(first_offset=10, last_offset=10)])
+    )
+    assert partition.start_update() is None, "the share coordinator knows this record"
 
 
 def test_expired_records_get_dead_letters() -> None:
