@@ -23,7 +23,7 @@ TTL_SHARE = 0.3
 DELAYS_MS = (50, 400, 1500)
 """The delays of releases that name one."""
 _BACK_OFFS = ("", "", "100ms,600ms")
-_TTLS_MS = (None, None, 0, 1500)
+_TTLS_MS = (None, None, None, 0, 1500)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class ShareFeatures:
     @classmethod
     def draw(cls, chance: random.Random) -> ShareFeatures:
         return cls(
-            chance.choice(["", "group", "group", "topic"]),
+            chance.choice(["", "", "group", "topic"]),
             chance.random() < 0.7,
             chance.choice(_BACK_OFFS),
             chance.choice(_TTLS_MS),
