@@ -10,6 +10,7 @@ beginning of each test, and failed nodes are restored after it.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 import secrets
@@ -25,6 +26,7 @@ from chaos.node import Node
 
 from .classic_members import Members
 from .secured_cluster import SecuredCluster, matrix_users, secured_cluster
+from .share_exchanges import ShareWire, Sharing
 from .wire import Wire, create_topic, found_coordinator, has_leaders, until
 
 RACKS = {1: "a", 2: "b", 3: "c"}
@@ -39,6 +41,10 @@ GROUP_OPTIONS = (
     "group.consumer.session.timeout.ms=3000",
     "group.consumer.min.heartbeat.interval.ms=100",
     "group.consumer.heartbeat.interval.ms=300",
+    "group.share.assignment.interval.ms=0",
+    "group.share.min.session.timeout.ms=1000",
+    "group.share.min.heartbeat.interval.ms=500",
+    "group.share.min.record.lock.duration.ms=1000",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms=200",
 )
 """So that tests need not wait for dead members and abandoned transactions.
@@ -308,4 +314,17 @@ def members(wire: Wire, new_name: Callable[[], str]) -> Iterator[Members]:
             "the coordinator has loaded",
             60,
         )
+        yield found
+
+
+@pytest.fixture
+def sharing(broker: Broker, topic: str, new_name: Callable[[], str]) -> Iterator[Sharing]:
+    """A share group, and a topic with one partition, which it reads from the first record."""
+    group = new_name()
+    with ShareWire(broker.host, broker.port) as share_wire:
+        found_coordinator(share_wire, group, 0)
+        found = Sharing(share_wire, group, topic)
+        describe = functools.partial(share_wire.exchange, "ShareGroupDescribe", group_ids=[group])
+        until(lambda: describe()["groups"][0]["error_code"] == 69, "the coordinator has loaded", 60)
+        share_wire.configure(group, share_auto_offset_reset="earliest")
         yield found

@@ -411,12 +411,12 @@ def new_producer_id(wire: Wire, version: int = 4) -> tuple[int, int]:
     return answer.producer_id, answer.producer_epoch
 
 
-def found_coordinator(wire: Wire, key: str, key_type: int) -> tuple[str, int]:
+def found_coordinator(wire: Wire, key: str, key_type: int, *, version: int = 4) -> tuple[str, int]:
     """Host and port. The first request creates the internal topic."""
 
     def ask() -> Any:
         (row,) = wire.ask(
-            "FindCoordinator", 4, key_type=key_type, coordinator_keys=[key]
+            "FindCoordinator", version, key_type=key_type, coordinator_keys=[key]
         ).coordinators
         return row if row.error_code == 0 else None
 
