@@ -105,7 +105,7 @@ def _error_in(row: Any, before: int, is_renewal: bool, may_renew: bool) -> MqErr
     count = row.last_offset - row.first_offset + 1
     types = row.acknowledge_types
     most = AcknowledgeType.RENEW if is_renewal else AcknowledgeType.REJECT
-    if row.first_offset <= before or count < 1:
+    if row.first_offset < before or count < 1:
         return MqError(
             ErrorCode.INVALID_REQUEST, "Acknowledgement batches overlap or are not in order."
         )

@@ -2,8 +2,8 @@
 and the epoch of its next request. Pure.
 
 A session ends when its member closes it, when its connection ends, or when the member opens another
-one. It is not stored: after a restart of the node the member gets SHARE_SESSION_NOT_FOUND and opens
-another.
+one: then the member still has its records, as in Apache Kafka. A session is not stored: after a
+restart of the node the member gets SHARE_SESSION_NOT_FOUND and opens another.
 
 The sessions of a connection, of an address and of the node are bounded, and the memory of all.
 Loopback addresses have no bound of their own, because all clients of the machine share them.

@@ -16,12 +16,13 @@ from mqd.protocol import apis
 from mqd.protocol.schema import Message, decode_response_header, encode_request_header
 
 from .batches import batch, parse
-from .wire import Wire, produce, topic_id, until
+from .wire import Ticket, Wire, produce, topic_id, until
 
 Plain = dict[str, Any]
-NO_TOPIC = UUID(int=0)
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 GROUP_CONFIG = 32
+LOAD_MS = 300
+"""Apache Kafka's response has no row for a share partition that it has not loaded yet."""
 _SET = 0
 _MESSAGES = {"error_message", "acknowledge_error_message"}
 Acknowledged = tuple[int, ...]
@@ -37,6 +38,7 @@ class ShareWire(Wire):
         """The name of each topic that the test knows."""
         self.messages: list[str] = []
         """The error messages of the last response."""
+        self._sent = Ticket("", 0, 0)
 
     def id_of(self, topic: str) -> UUID:
         """The id of a topic, whose name takes its place in responses."""
@@ -46,11 +48,22 @@ class ShareWire(Wire):
 
     def exchange(self, name: str, version: int = -1, /, **fields: Any) -> Plain:
         """One request and its response. `version` -1: the last one."""
+        self.begin(name, version, **fields)
+        return self.finish()
+
+    def begin(self, name: str, version: int = -1, /, **fields: Any) -> None:
+        """Send a request."""
         api = apis.by_name(name)
         version = api.versions[1] if version == -1 else version
         correlation_id = next(self._correlation_ids)
+        self._sent = Ticket(name, version, correlation_id)
         header = encode_request_header(api, version, correlation_id, "wire")
         self.send_frame(header + api.encode_request(version, fields))
+
+    def finish(self) -> Plain:
+        """The response to the last request."""
+        name, version, correlation_id = self._sent
+        api = apis.by_name(name)
         frame = self.frame()
         found, position = decode_response_header(api, version, frame)
         assert found == correlation_id
@@ -110,6 +123,8 @@ class Sharing:
     def __init__(self, wire: ShareWire, group: str, topic: str) -> None:
         self.wire, self.group, self.topic = wire, group, topic
         self.topic_id = wire.id_of(topic)
+        self.epoch = 1
+        """For tests that count the epochs of a share session."""
 
     def heartbeat(self, epoch: int, member: str = "m1", **more: Any) -> Plain:
         fields = {"group_id": self.group, "member_id": member, "member_epoch": epoch}
@@ -130,6 +145,13 @@ class Sharing:
         epoch: int = found["member_epoch"]
         return epoch
 
+    def open(self, member: str = "m1") -> None:
+        """Join, and open a share session. The broker has loaded the share partition then. The next
+        epoch is 1."""
+        self.join(member)
+        found = self.fetch(0, member=member, max_wait_ms=LOAD_MS)
+        assert found["responses"] == self.rows({}), found
+
     def fetch(
         self,
         epoch: int,
@@ -139,6 +161,18 @@ class Sharing:
         **more: Any,
     ) -> Plain:
         """ShareFetch. It names the topic to begin a session, and to acknowledge."""
+        self.post_fetch(epoch, *acknowledged, member=member, version=version, **more)
+        return self.wire.finish()
+
+    def post_fetch(
+        self,
+        epoch: int,
+        *acknowledged: Acknowledged,
+        member: str = "m1",
+        version: int = 2,
+        **more: Any,
+    ) -> None:
+        """Send it without waiting."""
         fields = {
             "group_id": self.group,
             "member_id": member,
@@ -151,7 +185,7 @@ class Sharing:
             "topics": self.topics(*acknowledged) if acknowledged or epoch == 0 else [],
             "forgotten_topics_data": [],
         }
-        return self.wire.exchange("ShareFetch", version, **fields | more)
+        self.wire.begin("ShareFetch", version, **fields | more)
 
     def acknowledge(
         self,

@@ -38,7 +38,7 @@ SHARE_KEY = 2
     ],
 )
 def test_invalid_heartbeats(sharing: Sharing, fields: Plain, message: str | None) -> None:
-    valid = {"subscribed_topic_names": [sharing.topic]}
+    valid: Plain = {"subscribed_topic_names": [sharing.topic]}
     assert sharing.heartbeat(0, **valid | fields) == {"error_code": INVALID_REQUEST}
     assert message is None or sharing.wire.messages == [message]
 
@@ -77,10 +77,10 @@ def test_the_life_of_a_member(sharing: Sharing) -> None:
     epoch = sharing.join()
     mine = partitions(sharing, 0)
     assert sharing.heartbeat(epoch) == in_epoch(epoch), "nothing is new"
-    names = {"subscribed_topic_names": [sharing.topic]}
+    names: Plain = {"subscribed_topic_names": [sharing.topic]}
     assert sharing.heartbeat(epoch, **names) == in_epoch(epoch, assignment=mine)
     assert sharing.heartbeat(0, **names) == in_epoch(epoch, assignment=mine), "it has rejoined"
-    other = {"subscribed_topic_names": ["no such topic"]}
+    other: Plain = {"subscribed_topic_names": ["no such topic"]}
     assert sharing.heartbeat(epoch, **other) == in_epoch(epoch + 1, assignment={})
     assert sharing.heartbeat(epoch) == in_epoch(epoch + 1), "the response may have been lost"
     epoch += 1
@@ -216,14 +216,14 @@ def test_other_apis_of_a_share_group(sharing: Sharing) -> None:
     dead = {"group_state": "Dead"}
     assert ask("DescribeGroups", 6, groups=[sharing.group]) == {"groups": [not_found | dead]}
     assert ask("DescribeGroups", 5, groups=[sharing.group]) == {"groups": [group | dead]}
-    for member in ("", "m1"):
+    for name in ("", "m1"):
         refused = ask(
             "JoinGroup",
             9,
             **group,
             session_timeout_ms=10_000,
             rebalance_timeout_ms=10_000,
-            member_id=member,
+            member_id=name,
             protocol_type="consumer",
             protocols=[{"name": "range", "metadata": b""}],
         )
@@ -295,10 +295,9 @@ def test_coordinators_of_share_partitions(sharing: Sharing, key: str, is_valid: 
         found_coordinator(sharing.wire, f"g:{TOPIC}:0", SHARE_KEY, version=6)
 
     def found(version: int) -> Plain:
-        (row,) = sharing.wire.exchange(
-            "FindCoordinator", version, key_type=SHARE_KEY, coordinator_keys=[key]
-        )["coordinators"]
-        return row
+        keys = {"key_type": SHARE_KEY, "coordinator_keys": [key]}
+        (row,) = sharing.wire.exchange("FindCoordinator", version, **keys)["coordinators"]
+        return dict(row)
 
     refused = {"key": key, "node_id": -1, "port": -1, "error_code": INVALID_REQUEST}
     if not key:

@@ -341,7 +341,7 @@ class ShareShard:
             raise _fenced_state_epoch()
         update = ShareUpdate(
             current.snapshot_epoch,
-            max(current.leader_epoch, op.leader_epoch),
+            current.leader_epoch,
             op.start_offset,
             min(max(UNKNOWN_COUNT, op.delivery_complete_count), _COUNT_MAX),
             batches,

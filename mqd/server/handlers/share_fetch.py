@@ -56,9 +56,6 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
                 ErrorCode.INVALID_REQUEST,
                 "The first request of a share session cannot acknowledge records.",
             )
-        former = share.sessions.end(key)
-        if former is not None:
-            await share.release(former)
         session = share.sessions.open(key, context.peer)
     else:
         session = share.sessions.use(key, epoch)
