@@ -9,7 +9,7 @@ import click
 
 from mqctl import render
 from mqctl.app import Failure, LazyGroup, Settings, options, print_message, run
-from mqctl.committed import committed_records, configs_of, described, text_of
+from mqctl.committed import committed_records, configs_of, described, log_ranges, text_of
 from mqd.delay_names import TARGET_CONFIG
 
 if TYPE_CHECKING:
@@ -166,8 +166,11 @@ async def _pending(
 
     pending: dict[tuple[TopicPartition, int], dict[str, Any]] = {}
     by_key: dict[tuple[TopicPartition, bytes], list[int]] = {}
-    starts = {place: one.start for place, one in committed.items()}
-    records = committed_records(client, topic, starts, timeout_s)
+    ranges = {
+        place: (max(first, committed[place].start) if place in committed else first, last)
+        for place, (first, last) in (await log_ranges(client, topic, timeout_s)).items()
+    }
+    records = committed_records(client, ranges, timeout_s)
     async with aclosing(records):  # type: ignore[type-var]
         async for place, record in records:
             if record.key is not None and (record.value is None or configured.replaces):

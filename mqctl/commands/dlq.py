@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -10,21 +11,31 @@ import click
 
 from mqctl import render
 from mqctl.app import Failure, LazyGroup, Settings, confirm, options, print_message, run
-from mqctl.committed import committed_records, described, headers_of, text_of
-from mqctl.outcomes import finish
-from mqd.delay_names import (
-    DLQ_COUNT,
-    DLQ_MESSAGE,
-    DLQ_OFFSET,
-    DLQ_PARTITION,
-    DLQ_PREFIX,
-    DLQ_TARGET,
-    DLQ_TOPIC,
-    RELAY_HEADERS,
+from mqctl.committed import (
+    committed_records,
+    described,
+    exists,
+    headers_of,
+    log_ranges,
+    records_at,
+    text_of,
 )
+from mqctl.outcomes import finish
+from mqctl.redriving import (
+    PartitionProgress,
+    decode_progress,
+    encode_left,
+    has_copy,
+    is_letter,
+    origin_of,
+    restored_headers,
+    target_of,
+)
+from mqd.delay_names import DLQ_COUNT, DLQ_MESSAGE, DLQ_OFFSET, DLQ_PARTITION, DLQ_TOPIC
 
 if TYPE_CHECKING:
     from mqd.client.cluster import ClusterClient
+    from mqd.client.offsets import CommittedOffset
     from mqd.client.transactional import TransactionalProducer
     from mqd.protocol.record_reader import Record
     from mqd.types import TopicPartition
@@ -77,25 +88,32 @@ def _row(place: TopicPartition, record: Record) -> dict[str, Any]:
 )
 @options
 def list_(settings: Settings, topic: str, limit: int) -> None:
-    """List the records of a dead-letter topic.
+    """List the dead letters of a topic.
 
     \b
     mqctl dlq list orders.dlq -n 10
     """
 
-    async def work(client: ClusterClient) -> list[dict[str, Any]]:
+    async def work(client: ClusterClient) -> tuple[list[dict[str, Any]], int]:
         rows: list[dict[str, Any]] = []
-        records = committed_records(client, topic, {}, settings.timeout_s)
+        others = 0
+        ranges = await log_ranges(client, topic, settings.timeout_s)
+        records = committed_records(client, ranges, settings.timeout_s)
         async with aclosing(records):  # type: ignore[type-var]
             async for place, record in records:
+                if not is_letter(record):
+                    others += 1
+                    continue
                 rows.append(_row(place, record))
                 if len(rows) == limit:
                     break
-        return rows
+        return rows, others
 
-    rows = run(settings, work)
+    rows, others = run(settings, work)
     if not rows:
-        print_message(f"Topic {topic!r} has no records.")
+        print_message(f"Topic {topic!r} has no dead letters.")
+    if others:
+        print_message(f"Skipped {others} records that are not dead letters.")
     settings.show_found(LETTERS, rows)
 
 
@@ -115,16 +133,23 @@ def show(settings: Settings, topic: str, partition: int, offset: int) -> None:
         from mqd.types import TopicPartition
 
         wanted = TopicPartition(topic, partition)
-        records = committed_records(client, topic, {wanted: offset}, settings.timeout_s)
+        ranges = await log_ranges(client, topic, settings.timeout_s)
+        if wanted not in ranges:
+            raise Failure(
+                f"topic {topic!r} has no partition {partition}",
+                remedy=f"its partitions are 0 to {len(ranges) - 1}",
+            )
+        first, last = ranges[wanted]
+        one = {wanted: (max(first, offset), min(last, offset + 1))}
+        records = committed_records(client, one, settings.timeout_s)
         async with aclosing(records):  # type: ignore[type-var]
             async for place, record in records:
-                if (place, record.offset) == (wanted, offset):
-                    return {
-                        **_row(place, record),
-                        "timestamp": record.timestamp,
-                        "value": text_of(record.value),
-                        "headers": headers_of(record),
-                    }
+                return {
+                    **_row(place, record),
+                    "timestamp": record.timestamp,
+                    "value": text_of(record.value),
+                    "headers": headers_of(record),
+                }
         raise Failure(f"{wanted} has no committed record at offset {offset}")
 
     settings.show_data(run(settings, work))
@@ -143,6 +168,10 @@ def show(settings: Settings, topic: str, partition: int, offset: int) -> None:
 def redrive(settings: Settings, topic: str, to: str | None, group: str | None, yes: bool) -> None:
     """Write dead letters to their original topic again, each exactly once.
 
+    A letter without a copy of its record is read from the original topic, if the record still
+    exists. Letters that cannot be redriven are left: a later run tries them again, for example with
+    --to.
+
     Records and the offsets of a group are written in transactions, so a second run continues after
     the first. The dead letters stay: see `mqctl dlq purge`. Attempts begin again.
 
@@ -150,70 +179,165 @@ def redrive(settings: Settings, topic: str, to: str | None, group: str | None, y
     mqctl dlq redrive orders.dlq
     """
     owner = group or f"mqctl-redrive-{topic}"
+    if to == topic:
+        raise click.UsageError("--to is the topic of the dead letters itself: name another topic")
     confirm(f"Write the dead letters of {topic!r} to {to or 'their original topics'}.", yes=yes)
 
-    async def work(client: ClusterClient) -> tuple[int, int]:
-        from mqd.client.admin import Admin
-        from mqd.client.errors import ClientError
+    async def work(client: ClusterClient) -> Redrive:
         from mqd.client.transactional import open_transactional_producer
 
+        if to is not None:
+            await described(client, to, settings.timeout_s)
+        ranges = await log_ranges(client, topic, settings.timeout_s)
         async with open_transactional_producer(
             client, owner, timeout_s=settings.timeout_s
         ) as producer:
-            admin = Admin(client, timeout_s=settings.timeout_s)
-            found = (await admin.list_group_offsets([owner], stable=True))[owner]
-            if isinstance(found, ClientError):
-                raise found
-            starts = {place: one.offset for place, one in found.items() if place.topic == topic}
-            written = skipped = 0
-            batch: list[tuple[TopicPartition, Record]] = []
-            records = committed_records(client, topic, starts, settings.timeout_s)
-            async with aclosing(records):  # type: ignore[type-var]
-                async for one in records:
-                    batch.append(one)
-                    if len(batch) == _REDRIVEN_AT_ONCE:
-                        count = await _redrive(producer, owner, batch, to)
-                        written, skipped = written + count, skipped + len(batch) - count
-                        batch = []
-            if batch:
-                count = await _redrive(producer, owner, batch, to)
-                written, skipped = written + count, skipped + len(batch) - count
-        return written, skipped
+            progress = await _progress(client, owner, ranges, settings.timeout_s)
+            work = Redrive(client, producer, owner, progress, to, settings.timeout_s)
+            await work.run(ranges)
+        return work
 
-    written, skipped = run(settings, work)
-    print_message(f"Wrote {written} records again.")
-    if skipped:
-        print_message(f"Skipped {skipped} records without an original topic: use --to.")
+    done = run(settings, work)
+    print_message(f"Wrote {done.written} records again.")
+    for reason, count in done.left.items():
+        print_message(f"Left {count} dead letters: {reason}.")
 
 
-async def _redrive(
-    producer: TransactionalProducer,
-    owner: str,
-    batch: Sequence[tuple[TopicPartition, Record]],
-    to: str | None,
-) -> int:
-    """One transaction. Returns the number of records that were written."""
-    from mqd.client.group_member import GroupMetadata
+async def _progress(
+    client: ClusterClient, owner: str, places: Iterable[TopicPartition], timeout_s: float
+) -> dict[TopicPartition, PartitionProgress]:
+    from mqd.client.admin import Admin
+    from mqd.client.errors import ClientError
 
-    written = 0
-    async with producer.transaction():
-        offsets = {}
-        for place, record in batch:
-            offsets[place] = record.offset + 1
-            headers = headers_of(record)
-            target = to or headers.get(DLQ_TARGET) or headers.get(DLQ_TOPIC)
-            if not target:
-                continue
-            # The record begins again: no attempt, and no delay, was made before.
-            kept = [
-                header
-                for header in record.headers
-                if not header[0].startswith(DLQ_PREFIX) and header[0] not in RELAY_HEADERS
-            ]
-            await producer.enqueue(target, record.value, key=record.key, headers=kept)
-            written += 1
-        await producer.send_offsets(offsets, GroupMetadata(owner))
-    return written
+    admin = Admin(client, timeout_s=timeout_s)
+    found = (await admin.list_group_offsets([owner], stable=True))[owner]
+    if isinstance(found, ClientError):
+        raise found
+    return {
+        place: decode_progress(found[place].offset, found[place].metadata)
+        if place in found
+        else PartitionProgress()
+        for place in places
+    }
+
+
+class Redrive:
+    """One run of `mqctl dlq redrive`."""
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        producer: TransactionalProducer,
+        owner: str,
+        progress: dict[TopicPartition, PartitionProgress],
+        to: str | None,
+        timeout_s: float,
+    ) -> None:
+        self._client = client
+        self._producer = producer
+        self._owner = owner
+        self._progress = progress
+        self._to = to
+        self._timeout_s = timeout_s
+        self._exists: dict[str, bool] = {}
+        self._stopped: set[TopicPartition] = set()
+        """The list of left letters is full: a later run continues here."""
+        self.written = 0
+        self.left: Counter[str] = Counter()
+        """Letters that were not redriven, by reason."""
+
+    async def run(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        """Redrive the letters in these ranges: the log of each partition."""
+        before = self._offsets()
+        starts = {
+            place: (max(first, self._progress[place].start), last)
+            for place, (first, last) in ranges.items()
+        }
+        batch: list[tuple[TopicPartition, Record]] = []
+        records = committed_records(self._client, starts, self._timeout_s)
+        async with aclosing(records):  # type: ignore[type-var]
+            async for place, record in records:
+                if not self._progress[place].wants(record.offset):
+                    continue
+                batch.append((place, record))
+                if len(batch) == _REDRIVEN_AT_ONCE:
+                    await self._write(batch)
+                    before, batch = self._offsets(), []
+        if batch:
+            await self._write(batch)
+            before = self._offsets()
+        for place, (first, last) in ranges.items():
+            if place not in self._stopped:
+                self._progress[place].finish(first, last)
+        if self._offsets() != before:  # behind the last letters are control records
+            await self._write([])
+
+    def _offsets(self) -> dict[TopicPartition, CommittedOffset]:
+        from mqd.client.offsets import CommittedOffset
+
+        return {
+            place: CommittedOffset(one.next_offset, metadata=encode_left(one.left))
+            for place, one in self._progress.items()
+            if one.next_offset
+        }
+
+    async def _write(self, batch: Sequence[tuple[TopicPartition, Record]]) -> None:
+        """One transaction."""
+        from mqd.client.group_member import GroupMetadata
+
+        originals = await records_at(
+            self._client,
+            [
+                (origin.tp, origin.offset)
+                for _, record in batch
+                if is_letter(record) and not has_copy(record)
+                for origin in [origin_of(record)]
+                if origin is not None
+            ],
+            self._timeout_s,
+        )
+        async with self._producer.transaction():
+            for place, record in batch:
+                if place in self._stopped:
+                    self.left[_full(place)] += 1
+                    continue
+                problem = await self._redrive(record, originals)
+                if not problem:
+                    self._progress[place].redriven(record.offset)
+                    self.written += 1
+                elif self._progress[place].leave(record.offset):
+                    self.left[problem] += 1
+                else:
+                    self._stopped.add(place)
+                    self.left[_full(place)] += 1
+            await self._producer.send_offsets(self._offsets(), GroupMetadata(self._owner))
+
+    async def _redrive(
+        self, letter: Record, originals: Mapping[tuple[TopicPartition, int], Record]
+    ) -> str:
+        """Returns why the letter is left, or an empty string."""
+        target = self._to or target_of(letter)
+        if target is None:
+            return "they name no original topic. Use --to"
+        if target not in self._exists:
+            self._exists[target] = await exists(self._client, target, self._timeout_s)
+        if not self._exists[target]:
+            return f"topic {target!r} does not exist. Create it, or use --to"
+        record = letter
+        if is_letter(letter) and not has_copy(letter):
+            origin = origin_of(letter)
+            found = None if origin is None else originals.get((origin.tp, origin.offset))
+            # A topic that was deleted and created again has other records at these offsets.
+            if found is None or origin is None or found.timestamp != origin.timestamp:
+                return "they have no copy of the record, and the original no longer exists"
+            record = found
+        headers = restored_headers(record.headers)
+        await self._producer.enqueue(target, record.value, key=record.key, headers=headers)
+        return ""
+
+
+def _full(place: TopicPartition) -> str:
+    return f"too many were left in {place}. Redrive or purge those first"
 
 
 @click.command()
@@ -223,6 +347,8 @@ async def _redrive(
 def purge(settings: Settings, topic: str, yes: bool) -> None:
     """Delete all records of a dead-letter topic.
 
+    Refused if the first record of a partition is not a dead letter.
+
     \b
     mqctl dlq purge orders.dlq --yes
     """
@@ -230,13 +356,27 @@ def purge(settings: Settings, topic: str, yes: bool) -> None:
 
     async def work(client: ClusterClient) -> dict[Any, Any]:
         from mqd.client.admin import Admin
-        from mqd.types import TopicPartition
 
-        partitions = (await described(client, topic, settings.timeout_s)).partitions
-        places = [TopicPartition(topic, one.partition) for one in partitions]
+        ranges = await log_ranges(client, topic, settings.timeout_s)
+        for place in ranges:
+            await _check_begins_with_letter(client, place, ranges[place], settings.timeout_s)
         admin = Admin(client, timeout_s=settings.timeout_s)
-        return dict(await admin.delete_records(dict.fromkeys(places, "end")))
+        return dict(await admin.delete_records(dict.fromkeys(ranges, "end")))
 
     results = run(settings, work)
     finish(results)
     print_message(f"Deleted the records of {len(results)} partitions.")
+
+
+async def _check_begins_with_letter(
+    client: ClusterClient, place: TopicPartition, log: tuple[int, int], timeout_s: float
+) -> None:
+    records = committed_records(client, {place: log}, timeout_s)
+    async with aclosing(records):  # type: ignore[type-var]
+        async for _, record in records:
+            if is_letter(record):
+                return
+            raise Failure(
+                f"the record of {place} at offset {record.offset} is not a dead letter",
+                remedy=f"to delete such records, use `mqctl topic trim {place.topic} --keep 0`",
+            )

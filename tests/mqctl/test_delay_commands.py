@@ -72,4 +72,4 @@ async def test_commands(tmp_path: Path) -> None:
         [again] = await mqctl("consume", "orders", "--from", "beginning", "--read-committed", "-n1")
         assert again["key"] == "c" and again["headers"] == []
         await mqctl("dlq", "purge", "orders.dlq", "--yes")
-        assert "no records" in await mqctl("dlq", "list", "orders.dlq")
+        assert "no dead letters" in await mqctl("dlq", "list", "orders.dlq")

@@ -1,0 +1,95 @@
+"""`mqctl dlq` on a real node: letters with and without a copy, and letters that are left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from mqd.client import Admin, connect, open_producer
+from mqd.client.cluster import ClusterClient
+from tests.nodes import node
+
+from .real import Mqctl
+
+pytestmark = pytest.mark.slow
+
+
+def letter_headers(topic: str, offset: int, timestamp: int) -> list[tuple[str, bytes]]:
+    return [
+        ("__dlq.errors.topic", topic.encode()),
+        ("__dlq.errors.partition", b"0"),
+        ("__dlq.errors.offset", b"%d" % offset),
+        ("__dlq.errors.timestamp", b"%d" % timestamp),
+    ]
+
+
+async def send_letters(client: ClusterClient) -> None:
+    """To `dead`: the letter of a record that exists, of one of another time stamp, of one that
+    never existed, of a topic that does not exist; and a record that is not a letter."""
+    async with open_producer(client) as producer:
+        own = [("own", b"1"), ("mqd-delay", b"5")]
+        sent = await producer.send("orders", b"v", key=b"k", headers=own, timestamp=1000)
+        assert sent.offset == 0
+        await producer.send("dead", None, headers=letter_headers("orders", 0, 1000))
+        await producer.send("dead", None, headers=letter_headers("orders", 0, 999))
+        await producer.send("dead", None, headers=letter_headers("orders", 70, 1000))
+        await producer.send("dead", b"copy", headers=letter_headers("gone", 0, 1000))
+        await producer.send("dead", b"plain")
+
+
+async def test_letters_without_a_copy(tmp_path: Path) -> None:
+    async with node(tmp_path) as running:
+        mqctl = Mqctl(f"127.0.0.1:{running.port}")
+        await mqctl("topic", "create", "orders")
+        await mqctl("topic", "create", "dead")
+        async with connect(mqctl.address) as client:
+            await send_letters(client)
+            listed = await mqctl.rows("dlq", "list", "dead")
+            assert [row["offset"] for row in listed] == [0, 1, 2, 3]
+            refused = await mqctl("dlq", "purge", "orders", "--yes", fails=True)
+            assert "is not a dead letter" in refused and "mqctl topic trim orders" in refused
+            missing = await mqctl("dlq", "redrive", "dead", "--to", "typo", "--yes", fails=True)
+            assert "typo" in missing
+            done = await mqctl("dlq", "redrive", "dead", "--yes")
+            assert "Wrote 1 records again." in done, done
+            assert "Left 2 dead letters: they have no copy" in done
+            assert "Left 1 dead letters: topic 'gone' does not exist" in done
+            assert "Left 1 dead letters: they name no original topic. Use --to." in done
+            found = await mqctl.rows("consume", "orders", "-e", "--from", "1")
+            assert [(one["key"], one["value"]) for one in found] == [("k", "v")]
+            assert [header["name"] for header in found[0]["headers"]] == ["own"]
+            topics = [one.name for one in await Admin(client).list_topics()]
+            assert sorted(topics) == ["dead", "orders"]
+            [lag] = await mqctl.rows("group", "lag", "mqctl-redrive-dead")
+            assert lag["lag"] == 0
+            # those that were left are redriven by the next run that can
+            await mqctl("topic", "create", "other")
+            again = await mqctl("dlq", "redrive", "dead", "--to", "other", "--yes")
+            assert "Wrote 2 records again." in again and "Left 2 dead letters" in again, again
+            found = await mqctl.rows("consume", "other", "-e")
+            assert [one["value"] for one in found] == ["copy", "plain"]
+            last = await mqctl("dlq", "redrive", "dead", "--to", "other", "--yes")
+            assert "Wrote 0 records again." in last and "Left 2 dead letters" in last, last
+
+
+async def test_letters_of_a_share_group(tmp_path: Path) -> None:
+    async with node(tmp_path) as running:
+        mqctl = Mqctl(f"127.0.0.1:{running.port}")
+        await mqctl("topic", "create", "orders")
+        await mqctl("topic", "create", "dead")
+        options = ["share.auto.offset.reset=earliest", "errors.deadletterqueue.topic.name=dead"]
+        await mqctl("group", "config", "set", "billing", *options)
+        async with connect(mqctl.address) as client, open_producer(client) as producer:
+            await producer.send("orders", b"v", key=b"k")
+        await mqctl("consume", "orders", "--share-group", "billing", "-n1", "--reject")
+        with trio.fail_after(30):
+            while not await mqctl.rows("dlq", "list", "dead"):  # noqa: ASYNC110
+                await trio.sleep(0.05)
+        assert "Wrote 1 records again." in await mqctl("dlq", "redrive", "dead", "--yes")
+        found = await mqctl.rows("consume", "orders", "-e", "--from", "1")
+        assert [(one["key"], one["value"]) for one in found] == [("k", "v")]
+        [lag] = await mqctl.rows("group", "lag", "mqctl-redrive-dead")
+        assert lag["lag"] == 0
+        assert "has no partition 9" in await mqctl("dlq", "show", "dead", "9", "0", fails=True)
