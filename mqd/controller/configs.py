@@ -27,7 +27,7 @@ from mqd.config import GROUP_OPTIONS, NODE_OPTIONS, TOPIC_OPTIONS, NodeConfig, V
 from mqd.config_sources import Source
 from mqd.controller.commands import check_fits
 from mqd.controller.decision_options import DecisionOptions
-from mqd.controller.delay_topics import check_delay_configs
+from mqd.controller.delay_topics import check_dead_letter_access, check_delay_configs
 from mqd.controller.image import CLIENT_METRICS, GROUP, NODE, TOPIC, MetadataImage
 from mqd.controller.metadata_version import check_client_metrics_allowed
 from mqd.controller.records import MetadataRecord, SetConfigs
@@ -47,6 +47,7 @@ from mqd.limits import (
 from mqd.options import OptionType, Status, nearest
 from mqd.resource_configs import (
     FIXED_CONFIGS,
+    GROUP_DEAD_LETTERS,
     check_fixed_configs,
     resolve_topic_option,
     validate_group_configs,
@@ -401,6 +402,9 @@ def _validate(
         return
     if kind == GROUP:
         validate_group_configs(after, effective_node_config(config, image, None))
+        dead_letters = after.get(GROUP_DEAD_LETTERS, "")
+        if dead_letters != present.get(GROUP_DEAD_LETTERS):
+            check_dead_letter_access(image, dead_letters)
         return
     if kind == CLIENT_METRICS:
         validate_client_metrics_configs(after)

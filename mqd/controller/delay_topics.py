@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from mqd.back_off import parse_back_off
-from mqd.controller.image import MetadataImage
-from mqd.delay_names import BACKOFF_CONFIG, DEAD_LETTERS_CONFIG, TARGET_CONFIG
+from mqd.controller.image import GROUP, TOPIC, MetadataImage
+from mqd.delay_names import BACKOFF_CONFIG, DEAD_LETTERS_CONFIG, REPLACE_CONFIG, TARGET_CONFIG
 from mqd.errors import ErrorCode, MqError
+from mqd.resource_configs import GROUP_DEAD_LETTERS
+from mqd.types import PRODUCER_ACCESS, SHARED
 
 _CHAIN_MAX: Final = 100
 
@@ -34,17 +36,31 @@ def check_delay_configs(
             "there already are due. Create another retry topic.",
         )
     before = present or {}
+    access = after.get(PRODUCER_ACCESS, SHARED).strip()
+    if access != SHARED and before.get(PRODUCER_ACCESS, SHARED).strip() == SHARED:
+        _check_nothing_relays_to(image, topic)
     if all(
         before.get(name) == after.get(name)
-        for name in (TARGET_CONFIG, DEAD_LETTERS_CONFIG, BACKOFF_CONFIG)
+        for name in (TARGET_CONFIG, DEAD_LETTERS_CONFIG, BACKOFF_CONFIG, REPLACE_CONFIG)
     ) and (
         "cleanup.policy" not in after or before.get("cleanup.policy") == after["cleanup.policy"]
     ):
         return
     _check_backoff(backoff)
+    dead_letters = after.get(DEAD_LETTERS_CONFIG, "").strip()
+    if dead_letters == topic:
+        raise MqError(
+            ErrorCode.INVALID_CONFIG,
+            f"{topic!r} cannot take its own dead letters: name another topic in "
+            f"{DEAD_LETTERS_CONFIG}.",
+        )
+    check_dead_letter_access(image, dead_letters)
     if not after.get(TARGET_CONFIG, "").strip():
         if backoff:
             raise MqError(ErrorCode.INVALID_CONFIG, f"{BACKOFF_CONFIG} needs {TARGET_CONFIG}.")
+        replace = after.get(REPLACE_CONFIG, "").strip().lower()
+        if replace == "true" and after[REPLACE_CONFIG] != before.get(REPLACE_CONFIG):
+            raise MqError(ErrorCode.INVALID_CONFIG, f"{REPLACE_CONFIG} needs {TARGET_CONFIG}.")
         return
     if "compact" in after.get("cleanup.policy", ""):
         raise MqError(
@@ -53,7 +69,40 @@ def check_delay_configs(
         )
     for named in topics_named_in(after):
         _check_exists(image, topic, named)
+        _check_shared(image, named)
         _check_leads_away(image, topic, named)
+
+
+def check_dead_letter_access(image: MetadataImage, topic: str) -> None:
+    """Raise INVALID_CONFIG for a topic that cannot take dead letters. It need not exist yet."""
+    if topic:
+        _check_shared(image, topic)
+
+
+def _check_shared(image: MetadataImage, named: str) -> None:
+    access = image.producer_access(named)
+    if access != SHARED:
+        raise MqError(
+            ErrorCode.INVALID_CONFIG,
+            f"Nodes cannot relay records or dead letters to {named!r}, which takes records of one "
+            f"producer only ({PRODUCER_ACCESS}={access}). Name another topic.",
+        )
+
+
+def _check_nothing_relays_to(image: MetadataImage, topic: str) -> None:
+    """Before a topic has a single producer."""
+    for (kind, name), configs in image.configs.items():
+        if kind == TOPIC and topic in topics_named_in(configs):
+            what = f"{name!r} relays records to it"
+        elif kind == GROUP and configs.get(GROUP_DEAD_LETTERS) == topic:
+            what = f"it takes the dead letters of group {name!r}"
+        else:
+            continue
+        raise MqError(
+            ErrorCode.INVALID_CONFIG,
+            f"The topic {topic!r} cannot have a single producer ({PRODUCER_ACCESS}), because "
+            f"{what}. Change that config first.",
+        )
 
 
 def _check_backoff(text: str) -> None:

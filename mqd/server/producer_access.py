@@ -32,6 +32,7 @@ from mqd.coordinator.shard import Producer
 from mqd.coordinator.txn.operations import InitializeProducer, VerifyPartitions
 from mqd.errors import ErrorCode, MqError
 from mqd.option_table import TOPIC_OPTIONS
+from mqd.relay.names import is_reserved
 from mqd.server.admissions import Admission
 from mqd.server.context import Node
 from mqd.server.handlers import describe_idle_producer
@@ -40,6 +41,7 @@ from mqd.types import (
     NO_EPOCH,
     NO_NODE,
     NO_PRODUCER_ID,
+    PRODUCER_ACCESS,
     PRODUCER_LEASE,
     SHARED,
     TRANSACTIONS_TOPIC,
@@ -71,6 +73,12 @@ def refusal(image: MetadataImage, topic: str, transactional_id: str) -> MqError 
     access = image.producer_access(topic)
     if access == SHARED:
         return None
+    if is_reserved(transactional_id):
+        return MqError(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            f"The topic '{topic}' takes no records of relays and no dead letters "
+            f"({PRODUCER_ACCESS}={access}).",
+        )
     owner, unfenced = ownership(image, topic)
     if owner == transactional_id and not unfenced:
         return None
@@ -96,8 +104,11 @@ async def admit(
     the error of a producer that is fenced, which must not claim a topic.
     """
     for topic in sorted(set(topics)):
-        if refusal(node.image, topic, transactional_id) is None:
+        found = refusal(node.image, topic, transactional_id)
+        if found is None:
             continue
+        if is_reserved(transactional_id):
+            raise found
         op = VerifyPartitions(transactional_id, producer, ())
         await node.transactions.call(transactional_id, op)
         now = node.clock.monotonic()

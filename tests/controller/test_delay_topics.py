@@ -6,13 +6,15 @@ from uuid import UUID
 
 import pytest
 
-from mqd.controller.delay_topics import check_delay_configs
+from mqd.controller.delay_topics import check_dead_letter_access, check_delay_configs
 from mqd.controller.delta import Delta
-from mqd.controller.image import MetadataImage
-from mqd.controller.records import CreateTopic
+from mqd.controller.image import GROUP, MetadataImage
+from mqd.controller.records import CreateTopic, SetConfigs
 from mqd.controller.replay import replay
 from mqd.errors import ErrorCode, MqError
+from mqd.resource_configs import GROUP_DEAD_LETTERS
 
+ACCESS = "mqd.producer.access"
 TARGET, DLQ, BACKOFF = "mqd.delay.target", "mqd.dlq.topic", "mqd.retry.backoff"
 
 
@@ -20,10 +22,18 @@ def image() -> MetadataImage:
     """`a` relays to `b`, and `b` to `c`."""
     found = MetadataImage()
     for number, (name, configs) in enumerate(
-        (("c", ()), ("b", ((TARGET, "c"),)), ("a", ((TARGET, "b"),)), ("__consumer_offsets", ()))
+        (
+            ("c", ()),
+            ("b", ((TARGET, "c"),)),
+            ("a", ((TARGET, "b"),)),
+            ("__consumer_offsets", ()),
+            ("one", ((ACCESS, "exclusive"),)),
+            ("dead", ()),
+        )
     ):
         topic = CreateTopic(name, UUID(int=number + 1), (), configs)
         replay(found, topic, number + 1, Delta(number + 1))
+    replay(found, SetConfigs(GROUP, "g", ((GROUP_DEAD_LETTERS, "dead"),)), 9, Delta(9))
     return found
 
 
@@ -46,6 +56,13 @@ def test_a_chain_of_delay_topics_is_allowed() -> None:
         ("new", None, {TARGET: "c", BACKOFF: "soon"}, "is not a time"),
         ("new", None, {TARGET: "c", "cleanup.policy": "compact"}, "cannot be compacted"),
         ("b", {TARGET: "c"}, {TARGET: "c", "cleanup.policy": "compact"}, "cannot be compacted"),
+        ("new", None, {TARGET: "one"}, "one producer"),
+        ("new", None, {DLQ: "one"}, "one producer"),
+        ("c", {}, {ACCESS: "wait"}, "'b' relays records to it"),
+        ("dead", {}, {ACCESS: "exclusive"}, "dead letters of group 'g'"),
+        ("c", {}, {DLQ: "c"}, "its own dead letters"),
+        ("new", None, {DLQ: "new"}, "its own dead letters"),
+        ("new", None, {"mqd.delay.replace": "true"}, "needs mqd.delay.target"),
     ],
 )
 def test_refused(
@@ -54,3 +71,10 @@ def test_refused(
     with pytest.raises(MqError, match=problem) as raised:
         check_delay_configs(image(), topic, present, after)
     assert raised.value.code is ErrorCode.INVALID_CONFIG
+
+
+def test_dead_letters_of_a_group_need_a_shared_topic() -> None:
+    check_dead_letter_access(image(), "dead")
+    check_dead_letter_access(image(), "not created yet")
+    with pytest.raises(MqError, match="one producer"):
+        check_dead_letter_access(image(), "one")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from uuid import UUID
 
 import pytest
 import trio
@@ -17,9 +18,15 @@ from mqd.client.descriptions import Resource, ResourceType
 from mqd.client.errors import ClientError
 from mqd.client.producer import open_producer
 from mqd.client.transactional import TransactionalProducer, open_transactional_producer
+from mqd.controller.delta import Delta
+from mqd.controller.image import MetadataImage
+from mqd.controller.records import CreateTopic
+from mqd.controller.replay import replay
 from mqd.errors import ErrorCode, MqError
+from mqd.relay.names import RESERVED_PREFIX
+from mqd.server.producer_access import refusal
 from mqd.testing import Cluster, run
-from mqd.types import PRODUCER_OWNER, TopicPartition
+from mqd.types import PRODUCER_ACCESS, PRODUCER_OWNER, TopicPartition
 from tests.seeds import seeds
 
 ORDERS = TopicPartition("orders", 0)
@@ -93,6 +100,16 @@ def test_the_first_transactional_id_owns_an_exclusive_topic() -> None:
             assert await committed(client, all_records=True) == [b"1", b"2", b"3"]
 
     run(main)
+
+
+def test_a_node_never_owns_a_topic() -> None:
+    """Its relays and dead letters are refused, also if the topic has no owner."""
+    image = MetadataImage()
+    configs = ((PRODUCER_ACCESS, "wait"),)
+    replay(image, CreateTopic("orders", UUID(int=1), (), configs), 1, Delta(1))
+    found = refusal(image, "orders", f"{RESERVED_PREFIX}.delay.1.0")
+    assert found is not None and found.code is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert "relays" in found.message
 
 
 def test_an_idle_owner_is_fenced_by_the_next_one() -> None:
