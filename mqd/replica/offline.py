@@ -9,6 +9,7 @@ import logging
 import trio
 
 from mqd.errors import MqError
+from mqd.log.memory_logs import LOST
 from mqd.replica.assignment import Assignment
 from mqd.replica.partition import Partition
 from mqd.replica.ports import ReplicaPorts
@@ -89,14 +90,24 @@ class OfflineReplicas:
             self._ports.on_offline(assignment.topic_id, topic_partition.partition)
 
     def log_reasons(self) -> None:
-        """Log how many partitions are offline, with one example."""
-        example, reason = next(reversed(self.reasons.items()))
-        logger.error(
-            "partitions are offline count=%d for_example=%s reason=%s",
-            len(self.reasons),
-            example,
-            reason,
-        )
+        """Log how many partitions are offline, with one example. Those that were in memory are
+        expected to be so after a start."""
+        lost = {place: reason for place, reason in self.reasons.items() if LOST in reason}
+        others = {place: reason for place, reason in self.reasons.items() if place not in lost}
+        if lost:
+            logger.info(
+                "partitions in memory have no records yet count=%d for_example=%s",
+                len(lost),
+                next(reversed(lost)),
+            )
+        if others:
+            example, reason = next(reversed(others.items()))
+            logger.error(
+                "partitions are offline count=%d for_example=%s reason=%s",
+                len(others),
+                example,
+                reason,
+            )
 
     async def retries_due(self) -> None:
         """Return when there are retries, after a pause."""

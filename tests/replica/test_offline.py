@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import errno
+import logging
+from typing import cast
 from uuid import UUID
 
 import pytest
 import trio
 from trio.testing import MockClock
 
+from mqd.log.memory_logs import LOST
 from mqd.replica.assignment import Assignment
-from mqd.replica.offline import RETRY_SECONDS
+from mqd.replica.offline import RETRY_SECONDS, OfflineReplicas
+from mqd.replica.ports import ReplicaPorts
 from mqd.replica.settings import TopicSettings
 from mqd.types import TopicPartition
 from tests.replica.replicas import DURABLE, ME, PLAIN, TOPIC_ID, TWO, Replicas
@@ -50,6 +54,17 @@ async def test_a_partition_offline_for_a_full_disk_returns_by_itself(
         partition.is_leader and partition.log.config.flush_before_ack
         for partition in replicas.replica.partitions()
     )
+
+
+def test_partitions_in_memory_are_no_errors_after_a_start(caplog: pytest.LogCaptureFixture) -> None:
+    offline = OfflineReplicas(ME, cast(ReplicaPorts, None))
+    offline.reasons[TopicPartition("prices", 0)] = f"KAFKA_STORAGE_ERROR: {LOST}"
+    with caplog.at_level(logging.INFO):
+        offline.log_reasons()
+        assert [record.levelname for record in caplog.records] == ["INFO"]
+        offline.reasons[TopicPartition("t", 0)] = "no space"
+        offline.log_reasons()
+    assert [record.levelname for record in caplog.records] == ["INFO", "INFO", "ERROR"]
 
 
 async def test_a_partition_deleted_while_offline_stays_deleted(
