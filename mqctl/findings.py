@@ -15,13 +15,16 @@ from mqd.client.descriptions import (
     Reassignment,
 )
 from mqd.client.errors import ClientError
+from mqd.delay_names import DEAD_LETTERS_CONFIG, TARGET_CONFIG
 from mqd.errors import ErrorCode
-from mqd.types import TopicPartition
+from mqd.types import IN_MEMORY, PRODUCER_ACCESS, STORAGE, TopicPartition
 
 OK, NOTE, WARNING, BAD = "ok", "note", "warning", "bad"
 DENIED = "Cluster authorization failed."
 DENIED_REMEDY = "log in as a principal with DESCRIBE on the cluster"
 """The remedy of all findings about denied requests; a report has it once."""
+TOPIC_KEYS = (TARGET_CONFIG, DEAD_LETTERS_CONFIG, PRODUCER_ACCESS, STORAGE)
+"""The configs of topics that a diagnosis reads."""
 NAMED_MAX = 5
 """At most this many partitions are named in a finding; it also gives their number."""
 
@@ -50,10 +53,16 @@ class Observed:
     unreachable: Mapping[int, str] = field(default_factory=dict)
     """Brokers that are not fenced, but cannot be reached from here, with the reason."""
     min_isr: Mapping[str, int] | ClientError = field(default_factory=dict)
+    topic_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """By topic: its values of TOPIC_KEYS. Empty if they could not be read."""
     disks: Mapping[int, Sequence[LogDirectory] | ClientError] = field(default_factory=dict)
     throttled: str = ""
     """The topics and brokers with a replication throttle, as text."""
     usage: Mapping[int, Sequence[BoundUsage] | ClientError] = field(default_factory=dict)
+
+    def is_in_memory(self, topic: str) -> bool:
+        """Whether the topic has `mqd.storage=memory`."""
+        return self.topic_configs.get(topic, {}).get(STORAGE) == IN_MEMORY
 
 
 def named(partitions: list[TopicPartition]) -> str:

@@ -64,10 +64,18 @@ def check_partitions(observed: Observed) -> Iterable[Finding]:
             _restore(states, under, fenced)
             + "; only if that takes too long, lower the topic's min.insync.replicas",
         )
-    if disks := [tp for tp in by_problem.get(OFFLINE, ()) if not set(states[tp].offline) <= fenced]:
-        broker_ids = sorted(
-            {broker_id for tp in disks for broker_id in states[tp].offline} - fenced
+    offline = [tp for tp in by_problem.get(OFFLINE, ()) if not set(states[tp].offline) <= fenced]
+    lost = [tp for tp in offline if observed.is_in_memory(tp.topic)]
+    if lost:
+        yield Finding(
+            "memory",
+            WARNING,
+            f"replicas of {named(lost)} have lost their records: their topics are in memory, and "
+            f"{named_ids('broker', _running(states, lost, fenced))} restarted",
+            "wait: they copy the records of the leader, or begin without records if none has them",
         )
+    if disks := [tp for tp in offline if tp not in lost]:
+        broker_ids = _running(states, disks, fenced)
         yield Finding(
             "offline",
             BAD,
@@ -184,6 +192,15 @@ def check_moves(observed: Observed) -> Iterable[Finding]:
             f"{observed.throttled}",
             "remove it: `mqctl partition move-status --clear-throttle`",
         )
+
+
+def _running(
+    states: Mapping[TopicPartition, PartitionState],
+    partitions: list[TopicPartition],
+    fenced: Iterable[int],
+) -> list[int]:
+    """The running brokers with offline replicas."""
+    return sorted({each for tp in partitions for each in states[tp].offline} - set(fenced))
 
 
 def _restore(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,7 +31,12 @@ COUNTS = (
     render.Column("cancelled", "CANCELLED", right=True),
     render.Column("expired", "EXPIRED", right=True),
     render.Column("failed", "FAILED", right=True),
+    render.Column("overdue", "OVERDUE", right=True),
 )
+CHECKED_MAX = 100_000
+"""Records that `describe` reads to find overdue ones."""
+LATE_MS = 5_000
+"""A record that is due for longer is overdue."""
 PENDING = (
     render.Column("partition", "PARTITION", right=True),
     render.Column("offset", "OFFSET", right=True),
@@ -53,22 +59,48 @@ def describe(settings: Settings, topic: str) -> None:
     """Count the records of a delay topic that were relayed, cancelled, expired, or failed.
 
     FIRST-PENDING: no record below this offset is pending. FAILED: no attempts left, bad headers, or
-    refused by the target. A partition without relayed records is not shown.
+    refused by the target. OVERDUE: due for 5 seconds, and still pending; the command reads at most
+    100,000 records to find them. A partition without such records is not shown.
 
     \b
     mqctl delay describe orders.delay
     """
 
-    async def work(client: ClusterClient) -> dict[TopicPartition, Committed]:
-        await _delay_topic(client, topic, settings.timeout_s)
-        return await _committed(client, topic, settings.timeout_s)
+    async def work(client: ClusterClient) -> list[dict[str, Any]]:
+        from mqd.relay.delay_progress import Counts
 
-    rows = [
-        {"partition": place.partition, "first_pending": one.start, **one.counts._asdict()}
-        for place, one in sorted(run(settings, work).items())
-    ]
+        configured = await _delay_topic(client, topic, settings.timeout_s)
+        committed = await _committed(client, topic, settings.timeout_s)
+        rows = {
+            place.partition: {
+                "partition": place.partition,
+                "first_pending": one.start,
+                **one.counts._asdict(),
+                "overdue": 0,
+            }
+            for place, one in committed.items()
+        }
+        pending = await _pending(
+            client, topic, configured, committed, settings.timeout_s, most=CHECKED_MAX
+        )
+        now_ms = time.time() * 1000
+        for one in pending:
+            if one["due_ms"] < now_ms - LATE_MS:
+                number = one["partition"]
+                none = {"partition": number, "first_pending": 0, **Counts()._asdict()}
+                row = rows.setdefault(number, {**none, "overdue": 0})
+                row["overdue"] += 1
+        return [rows[number] for number in sorted(rows)]
+
+    rows = run(settings, work)
     if not rows:
         print_message(f"No record of topic {topic!r} was due yet.")
+    overdue = sum(row["overdue"] for row in rows)
+    if overdue:
+        print_message(
+            f"{overdue} records are overdue. The log of the broker that leads the partition has "
+            "the cause: see its line 'relay is stuck', and `mqctl cluster health`."
+        )
     settings.show_found(COUNTS, rows)
 
 
@@ -159,7 +191,10 @@ async def _pending(
     configured: DelayTopic,
     committed: dict[TopicPartition, Committed],
     timeout_s: float,
+    *,
+    most: int | None = None,
 ) -> list[dict[str, Any]]:
+    """`most`: records to read; None: all."""
     from datetime import UTC, datetime
 
     from mqd.relay.delay_records import due_ms_of, ends
@@ -173,6 +208,10 @@ async def _pending(
     records = committed_records(client, ranges, timeout_s)
     async with aclosing(records):  # type: ignore[type-var]
         async for place, record in records:
+            if most is not None:
+                if not most:
+                    break
+                most -= 1
             if record.key is not None and (record.value is None or configured.replaces):
                 earlier = by_key.pop((place, record.key), [])
                 for offset in earlier:

@@ -196,7 +196,7 @@ async def observe(client: ClusterClient, limit_s: float) -> Observed:
     """Send all requests, concurrently where one does not need the response of another."""
     import trio
 
-    from mqctl.findings import Observed
+    from mqctl.findings import TOPIC_KEYS, Observed
     from mqctl.snapshot import MIN_ISR
     from mqd.client.admin import Admin
     from mqd.client.descriptions import Resource, ResourceType
@@ -240,17 +240,14 @@ async def observe(client: ClusterClient, limit_s: float) -> Observed:
             else:
                 del unreachable[broker.node_id]
 
-    async def min_isr() -> dict[str, int]:
-        configs = await admin.describe_configs(
-            [Resource(ResourceType.TOPIC, name) for name in topics], [MIN_ISR]
+    async def topic_configs() -> dict[str, dict[str, str]]:
+        described = await admin.describe_configs(
+            [Resource(ResourceType.TOPIC, name) for name in topics], [MIN_ISR, *TOPIC_KEYS]
         )
-        entries = [
-            (resource.name, rows[0].value)
-            for resource, rows in configs.items()
-            if not isinstance(rows, ClientError) and rows
-        ]
         return {
-            name: int(value) for name, value in entries if value is not None and value.isdecimal()
+            resource.name: {row.name: row.value for row in rows if row.value is not None}
+            for resource, rows in described.items()
+            if not isinstance(rows, ClientError)
         }
 
     async def throttle(brokers: list[int]) -> str:
@@ -267,7 +264,7 @@ async def observe(client: ClusterClient, limit_s: float) -> Observed:
             nursery.start_soon(reach, broker)
     reached = [broker.node_id for broker in alive if broker.node_id not in unreachable]
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(read, "min_isr", min_isr)
+        nursery.start_soon(read, "topic_configs", topic_configs)
         nursery.start_soon(read, "throttled", lambda: throttle(reached))
         nursery.start_soon(read, "disks", lambda: admin.describe_log_dirs(reached))
         nursery.start_soon(read, "usage", lambda: admin.describe_usage(reached))
@@ -275,13 +272,21 @@ async def observe(client: ClusterClient, limit_s: float) -> Observed:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(read, "quorum", admin.describe_quorum)
         nursery.start_soon(read, "moves", _moves(admin))
+    configs = found["topic_configs"]
     return Observed(
         cluster=found["cluster"],
         quorum=found["quorum"],
         partitions=found["partitions"],
         moves=found["moves"],
         unreachable=unreachable,
-        min_isr=found["min_isr"],
+        min_isr=configs
+        if isinstance(configs, ClientError)
+        else {
+            name: int(values[MIN_ISR])
+            for name, values in configs.items()
+            if values.get(MIN_ISR, "").isdecimal()
+        },
+        topic_configs={} if isinstance(configs, ClientError) else configs,
         disks=dict.fromkeys(reached, found["disks"])
         if isinstance(found["disks"], ClientError)
         else found["disks"],

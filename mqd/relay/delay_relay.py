@@ -52,6 +52,7 @@ from mqd.relay.names import delay_group, delay_transactional_id
 from mqd.relay.ports import Calls, Progress
 from mqd.relay.producer import RecordsRefused, RelayProducer
 from mqd.relay.reading import RecordLookup, read_chunk
+from mqd.relay.stall import Stall, remedy_of
 from mqd.relay.timer_index import Entry, TimerIndex, key_hash_of
 from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
@@ -114,6 +115,7 @@ class DelayRelay:
         """1 after a batch was refused, until the record that is to blame is found."""
         self._refused: dict[Offset, str] = {}
         """Records that the target never accepts, and why."""
+        self._stall = Stall()
         self._floor_at = 0.0
         self._committed_floor: Offset = 0
         self._counts = Counts()
@@ -161,7 +163,23 @@ class DelayRelay:
                 error,
             )
             return
+        seconds = self._stall.failed(self._env.clock.monotonic())
+        if seconds is not None:
+            logger.warning(
+                "relay is stuck, will retry partition=%s target=%s seconds=%.0f reason=%r "
+                "remedy=%r",
+                self._place,
+                self._topic.target,
+                seconds,
+                str(error),
+                remedy_of(error),
+            )
+            return
         logger.info("relay begins again partition=%s reason=%s", self._place, error)
+
+    def _note_success(self) -> None:
+        if self._stall.ended():
+            logger.info("relay resumes partition=%s", self._place)
 
     # -- progress ----------------------------------------------------------------------------------
 
@@ -245,7 +263,9 @@ class DelayRelay:
             await trio.lowlevel.checkpoint()
             await self._read()
             now_ms = env.clock.wall_ms()
-            if await self._write_due(now_ms):
+            is_writing = await self._write_due(now_ms)
+            self._note_success()
+            if is_writing:
                 continue
             first = index.peek()
             if first is None or first.due_ms > now_ms:
@@ -356,8 +376,7 @@ class DelayRelay:
             if not count:
                 raise MqError(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"Topic {one.topic!r} does not exist. Create it, or change the configs of "
-                    f"{self._place.topic!r}.",
+                    f"the topic {one.topic!r} does not exist",
                 )
             index = partition_of(one, self._place, count)
             placed[TopicPartition(one.topic, index)].append(one.record)

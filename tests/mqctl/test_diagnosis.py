@@ -289,6 +289,30 @@ def test_an_offline_replica_on_a_live_node_points_at_its_disk() -> None:
     assert one.level == BAD and "mqctl broker describe 2" in one.remedy
 
 
+def test_a_topic_in_memory_does_not_point_at_a_disk() -> None:
+    state = PartitionState(1, 0, (1, 2, 3), (1, 3), (), (), (2,))
+    seen = observed(partitions={A0: state}, topic_configs={"a": {"mqd.storage": "memory"}})
+    assert not found(seen, "offline")
+    (one,) = found(seen, "memory")
+    assert one.level == WARNING and "broker 2 restarted" in one.what and "disk" not in one.remedy
+
+
+def test_the_targets_of_delay_topics() -> None:
+    source = TopicPartition("a.delay", 0)
+    configs = {"a.delay": {"mqd.delay.target": "a"}, "a": {"mqd.producer.access": "shared"}}
+    assert not found(observed(partitions={A0: LED, source: LED}, topic_configs=configs), "delay")
+    (one,) = found(observed(partitions={source: LED}, topic_configs=configs), "delay")
+    assert one.level == WARNING and "'a', its mqd.delay.target, does not exist" in one.what
+    assert "mqctl topic create a`" in one.remedy
+    configs["a"] = {"mqd.producer.access": "exclusive"}
+    configs["a.delay"] |= {"mqd.dlq.topic": "b"}
+    exclusive, missing = found(
+        observed(partitions={A0: LED, source: LED}, topic_configs=configs), "delay"
+    )
+    assert "mqd.producer.access=exclusive" in exclusive.what
+    assert "'b', its mqd.dlq.topic, does not exist" in missing.what
+
+
 def test_many_partitions_are_counted_and_some_named() -> None:
     states = {TopicPartition("a", index): LED._replace(isr=(1, 2)) for index in range(50)}
     (one,) = found(observed(partitions=states), "replication")
