@@ -9,14 +9,20 @@ neither the day of month nor the day of week begins with `*`, a day needs to mat
 from __future__ import annotations
 
 from bisect import bisect_left
+from calendar import monthrange
+from collections.abc import Iterator
 from datetime import date
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 CRON_CHARS_MAX: Final = 256
 """Characters of an expression: to parse one takes at most 0.2 ms."""
+_CACHED: Final = 256
+"""Schedules that `cron_of` keeps, about 3 KB each."""
 _MINUTE_MS: Final = 60_000
 _DAY_MINUTES: Final = 24 * 60
 _DAYS_TO_1970: Final = date(1970, 1, 1).toordinal()
+_MONTH_DAYS_MAX: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _YEARS_SEARCHED: Final = 41
 """29 February on a given day of the week comes every 28 years, and 40 around the year 2100."""
 _MONTHS: Final = "jan,feb,mar,apr,may,jun,jul,aug,sep,oct,nov,dec"
@@ -50,7 +56,7 @@ class CronError(ValueError):
 class Cron:
     """One schedule. Raises CronError."""
 
-    __slots__ = ("_days", "_either", "_minutes", "_months", "_weekdays")
+    __slots__ = ("_days", "_either", "_hours", "_minutes", "_months", "_weekdays")
 
     def __init__(self, expression: str) -> None:
         if len(expression) > CRON_CHARS_MAX:
@@ -61,48 +67,67 @@ class Cron:
                 f"it has {len(texts)} fields instead of five: minute, hour, day of month, month, "
                 "day of week"
             )
-        minutes, hours, self._days, self._months, weekdays = map(_values, _FIELDS, texts)
-        self._minutes = [hour * 60 + minute for hour in sorted(hours) for minute in sorted(minutes)]
+        self._minutes, self._hours, self._days, self._months, weekdays = map(
+            _values, _FIELDS, texts
+        )
         self._weekdays = {day % 7 for day in weekdays}
         self._either = not (texts[2].startswith("*") or texts[4].startswith("*"))
-        if self.next_after(0) is None:
+        longest = max(_MONTH_DAYS_MAX[month - 1] for month in self._months)
+        if self._days[0] > longest and not self._either:
             raise CronError("no day of any year matches it")
 
     def next_after(self, ms: int) -> int | None:
-        """The first time after `ms`; None if it would be after the year 9999."""
+        """The first time after `ms`; None if it would be after the year 9999. At most 0.2 ms."""
         days, minute = divmod(ms // _MINUTE_MS + 1, _DAY_MINUTES)
         ordinal = days + _DAYS_TO_1970
         if not 1 <= ordinal <= date.max.toordinal():
             return None
-        day = date.fromordinal(ordinal)
-        last_year = day.year + _YEARS_SEARCHED
-        while True:
-            if self._matches(day):
-                index = bisect_left(self._minutes, minute)
-                if index < len(self._minutes):
-                    since_1970 = day.toordinal() - _DAYS_TO_1970
-                    return (since_1970 * _DAY_MINUTES + self._minutes[index]) * _MINUTE_MS
-            following = self._following(day)
-            if following is None or following.year > last_year:
-                return None
-            day, minute = following, 0
+        first = date.fromordinal(ordinal)
+        for day in self._matching_days(first):
+            found = self._minute_from(minute if day == first else 0)
+            if found is not None:
+                since_1970 = day.toordinal() - _DAYS_TO_1970
+                return (since_1970 * _DAY_MINUTES + found) * _MINUTE_MS
+        return None
+
+    def _matching_days(self, first: date) -> Iterator[date]:
+        """The days from `first` on that match."""
+        days = range(1, 32) if self._either else self._days
+        for year in range(first.year, min(first.year + _YEARS_SEARCHED, date.max.year) + 1):
+            for month in self._months:
+                if (year, month) < (first.year, first.month):
+                    continue
+                last = monthrange(year, month)[1]
+                for number in days:
+                    if number > last:
+                        break
+                    day = date(year, month, number)
+                    if day >= first and self._matches(day):
+                        yield day
 
     def _matches(self, day: date) -> bool:
-        if day.month not in self._months:
-            return False
         in_month, in_week = day.day in self._days, day.isoweekday() % 7 in self._weekdays
         return (in_month or in_week) if self._either else (in_month and in_week)
 
-    def _following(self, day: date) -> date | None:
-        """The next day, or the first one of the next month if this month does not match."""
-        if day.month not in self._months:
-            year, month = (day.year + 1, 1) if day.month == 12 else (day.year, day.month + 1)
-            return date(year, month, 1) if year <= date.max.year else None
-        return date.fromordinal(day.toordinal() + 1) if day < date.max else None
+    def _minute_from(self, minute: int) -> int | None:
+        """The first minute of a day that matches, from this one on."""
+        hour, minute = divmod(minute, 60)
+        if hour in self._hours and minute <= self._minutes[-1]:
+            return hour * 60 + self._minutes[bisect_left(self._minutes, minute)]
+        index = bisect_left(self._hours, hour + 1)
+        return self._hours[index] * 60 + self._minutes[0] if index < len(self._hours) else None
 
 
-def _values(field: _Field, text: str) -> frozenset[int]:
-    """The values that one field allows."""
+def cron_of(expression: str) -> Cron:
+    """The schedule of an expression: many records have the same one. Raises CronError."""
+    return Cron(expression) if len(expression) > CRON_CHARS_MAX else _cached(expression)
+
+
+_cached = lru_cache(_CACHED)(Cron)
+
+
+def _values(field: _Field, text: str) -> tuple[int, ...]:
+    """The values that one field allows, ascending."""
     found: set[int] = set()
     for part in text.split(","):
         span, slash, step_text = part.partition("/")
@@ -120,7 +145,7 @@ def _values(field: _Field, text: str) -> frozenset[int]:
                 f"the {field.name} {part!r} is not within {field.low} to {field.high}, ascending"
             )
         found.update(range(low, high + 1, step))
-    return frozenset(found)
+    return tuple(sorted(found))
 
 
 def _number(field: _Field, text: str, names: dict[str, int]) -> int:

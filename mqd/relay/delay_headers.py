@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from mqd.delay_names import ATTEMPTS, CRON, DELAY, DELIVER_AT, TTL
 from mqd.protocol.record_reader import INT64_MAX
-from mqd.relay.cron import Cron, CronError
+from mqd.relay.cron import CRON_CHARS_MAX, Cron, CronError, cron_of
 
 _READ: Final = frozenset({DELIVER_AT, DELAY, TTL, ATTEMPTS, CRON})
 _DIGITS_MAX: Final = 19
@@ -147,7 +147,7 @@ def _not_a_number(name: str, content: bytes | None) -> BadHeader:
 
 def _schedule(content: bytes | None) -> Cron | BadHeader:
     try:
-        return Cron((content or b"").decode("ascii"))
+        return cron_of((content or b"")[: CRON_CHARS_MAX + 1].decode("ascii"))
     except UnicodeDecodeError:
         reason = "it is not ASCII"
     except CronError as error:

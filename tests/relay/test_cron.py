@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from contextlib import suppress
+from datetime import UTC, date, datetime
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from mqd.relay.cron import CRON_CHARS_MAX, Cron, CronError
+from mqd.relay.cron import CRON_CHARS_MAX, Cron, CronError, cron_of
 
 MINUTE = 60_000
 
@@ -139,3 +140,26 @@ def test_schedules_end_with_the_year_9999() -> None:
     assert Cron("0 0 1 1 *").next_after(ms("9998-06-01T00:00:00")) == ms("9999-01-01T00:00:00")
     assert Cron("0 0 1 1 *").next_after(ms("9999-06-01T00:00:00")) is None
     assert Cron("* * * * *").next_after(2**63 - 1) is None
+
+
+@pytest.mark.parametrize(
+    "expression", ["0 0 29 2 1", "0 0 31 2,4,6,9,11 *", "0 0 31 12 7", "0 0 30 2,11 sat"]
+)
+def test_rare_days_are_found_in_few_steps(expression: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of 5 KB may have 20,000 schedules."""
+    matches, compared = Cron._matches, list[date]()
+
+    def counted(cron: Cron, day: date) -> bool:
+        compared.append(day)
+        return matches(cron, day)
+
+    monkeypatch.setattr(Cron, "_matches", counted)
+    with suppress(CronError):
+        Cron(expression).next_after(ms("2072-03-01T00:00:00"))
+    assert len(compared) <= 90
+
+
+def test_one_expression_is_parsed_once() -> None:
+    assert cron_of("5 4 * * *") is cron_of("5 4 * * *")
+    with pytest.raises(CronError, match="256 characters"):
+        cron_of("1" * 1_000_000)
