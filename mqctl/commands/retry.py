@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mqctl.app import LazyGroup, Settings, options, print_message, run
+from mqctl.app import Failure, LazyGroup, Settings, options, print_message, run
 from mqctl.committed import described
+from mqd.back_off import parse_back_off
 from mqd.delay_names import BACKOFF_CONFIG, DEAD_LETTERS_CONFIG, TARGET_CONFIG
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def setup(
     mqctl retry setup orders --back-off 1s,10s,1m,10m
     """
     retries, dead = retry_topic or f"{topic}.retry", dlq or f"{topic}.dlq"
+    _check(back_off, topic, retries, dead)
 
     async def work(client: ClusterClient) -> bool:
         from mqd.client.admin import Admin
@@ -53,18 +55,24 @@ def setup(
         from mqd.errors import ErrorCode
 
         found = await described(client, topic, settings.timeout_s)
+        if found.internal:
+            raise Failure(f"topic {topic!r} is internal", remedy="name a topic of yours")
         count, factor = len(found.partitions), found.replication_factor
         admin = Admin(client, timeout_s=settings.timeout_s)
-        made = (await admin.create_topics([NewTopic(dead, count, factor)]))[dead]
-        if isinstance(made, ClientError) and made.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-            raise made
         configs = {
             TARGET_CONFIG: topic,
-            DEAD_LETTERS_CONFIG: dead,
             BACKOFF_CONFIG: back_off,
             "message.timestamp.type": "LogAppendTime",
         }
-        await admin.create_topic(retries, count, factor, configs)
+        # refused here, if at all: before the first topic is created
+        planned = NewTopic(retries, count, factor, configs)
+        valid = (await admin.create_topics([planned], validate_only=True))[retries]
+        if isinstance(valid, ClientError):
+            raise valid
+        made = (await admin.create_topics([NewTopic(dead, count, factor)]))[dead]
+        if isinstance(made, ClientError) and made.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+            raise made
+        await admin.create_topic(retries, count, factor, {**configs, DEAD_LETTERS_CONFIG: dead})
         return not isinstance(made, ClientError)
 
     is_new = run(settings, work)
@@ -72,3 +80,14 @@ def setup(
     print_message(
         f"Created dead-letter topic {dead!r}." if is_new else f"Topic {dead!r} gets dead letters."
     )
+
+
+def _check(back_off: str, topic: str, retries: str, dead: str) -> None:
+    """Refuse what needs no cluster to be refused."""
+    try:
+        if not parse_back_off(back_off):
+            raise ValueError("no delay: write for example 1s,10s,1m")
+    except ValueError as error:
+        raise click.UsageError(f"--back-off {back_off!r} has {error}") from None
+    if len({topic, retries, dead}) < 3:
+        raise click.UsageError("the topic, --retry-topic and --dlq must be three different topics")

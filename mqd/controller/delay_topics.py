@@ -67,7 +67,14 @@ def check_delay_configs(
             ErrorCode.INVALID_CONFIG,
             f"A topic with {TARGET_CONFIG} cannot be compacted: use cleanup.policy=delete.",
         )
-    for named in topics_named_in(after):
+    named_topics = topics_named_in(after)
+    if len(set(named_topics)) < len(named_topics):
+        raise MqError(
+            ErrorCode.INVALID_CONFIG,
+            f"{DEAD_LETTERS_CONFIG} and {TARGET_CONFIG} of {topic!r} are the same topic: its "
+            "consumers would get the dead letters again. Name another topic.",
+        )
+    for named in named_topics:
         _check_exists(image, topic, named)
         _check_shared(image, named)
         _check_leads_away(image, topic, named)

@@ -48,6 +48,7 @@ def test_a_chain_of_delay_topics_is_allowed() -> None:
         ("c", {}, {TARGET: "a"}, "relays them back"),
         ("b", {TARGET: "c"}, {TARGET: "c", DLQ: "a"}, "relays them back"),
         ("c", {}, {TARGET: "c"}, "name another"),
+        ("new", None, {TARGET: "c", DLQ: "c"}, "are the same topic"),
         ("c", {}, {TARGET: "__consumer_offsets"}, "name another"),
         ("c", {}, {TARGET: "nowhere"}, "Create it first"),
         ("c", {}, {TARGET: "", BACKOFF: "1s"}, "cannot change"),
