@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 OUTPUTS = ("text", "table", "json", "jsonl", "yaml")
 _IDLE_SECONDS = 3.0
+_ASSIGNED_SECONDS = 0.1
+"""Before the assignment, look for it so often."""
 _OF_THE_GROUP = {
     "start": "--from",
     "stop": "--to",
@@ -91,20 +93,17 @@ _TABLE = "{partition:>4}  {offset:>12}  {timestamp:24}  {key:24}  {value}\n"
 )
 @click.option(
     "--accept",
-    "acknowledge",
-    flag_value="accept",
+    is_flag=True,
     help="With --share-group: accept each printed record. [default]",
 )
 @click.option(
     "--release",
-    "acknowledge",
-    flag_value="release",
+    is_flag=True,
     help="With --share-group: release each printed record, so that it is delivered again.",
 )
 @click.option(
     "--reject",
-    "acknowledge",
-    flag_value="reject",
+    is_flag=True,
     help="With --share-group: reject each printed record: it is not delivered again.",
 )
 @click.option(
@@ -130,7 +129,9 @@ def consume(
     text_format: str | None,
     read_committed: bool,
     share_group: str | None,
-    acknowledge: str | None,
+    accept: bool,
+    release: bool,
+    reject: bool,
     idle: float | None,
     output: str | None,
     bootstrap: str | None,
@@ -157,6 +158,11 @@ def consume(
     )
     if text_format is not None and settings.output != "text":
         raise click.UsageError("--format requires -o text")
+    flags = {"accept": accept, "release": release, "reject": reject}
+    chosen = [name for name, is_set in flags.items() if is_set]
+    if len(chosen) > 1:
+        raise click.UsageError("specify one of --accept, --release and --reject")
+    acknowledge = chosen[0] if chosen else None
     _check_share_options(share_group, acknowledge, idle)
     now_ms = int(time.time() * 1000)
     try:
@@ -186,6 +192,7 @@ def consume(
                 client, targets, timeout_s=settings.timeout_s, read_committed=read_committed
             )
             _check_range(first, ends)
+        printer.begin()
         reset: Any = "error" if first.offset is not None else "beginning"
         async with open_consumer(
             client,
@@ -199,12 +206,20 @@ def consume(
 
     async def share(client: ClusterClient) -> int:
         assert share_group is not None
+        await _choose(client, topics, None, settings)
+        printer.begin()
         bound = idle if idle is not None else math.inf if follow else _IDLE_SECONDS
         return await _pump_shared(
-            client, share_group, topics, printer, count, acknowledge or "accept", bound
+            client,
+            share_group,
+            topics,
+            printer,
+            count,
+            acknowledge or "accept",
+            bound,
+            settings.timeout_s,
         )
 
-    printer.begin()
     try:
         run(settings, work if share_group is None else share)
     except KeyboardInterrupt:
@@ -313,10 +328,12 @@ async def _pump_shared(
     count: int | None,
     acknowledge: str,
     idle_s: float,
+    timeout_s: float,
 ) -> int:
     """Print records as a member of a share group, and acknowledge each one after it is printed.
 
-    Stops after `count` records, or `idle_s` seconds without one.
+    Stops after `count` records, or `idle_s` seconds without one: they begin after the coordinator
+    has assigned partitions, or after `timeout_s` without an assignment.
     """
     import trio
 
@@ -331,12 +348,16 @@ async def _pump_shared(
         acquire_mode="batch_optimized" if count is None else "record_limit",
         max_records=500 if count is None else min(count, 500),
     ) as consumer:
+        assigned_by = trio.current_time() + timeout_s
         while written != count:
             record = None
-            with trio.move_on_after(idle_s):
+            counts = bool(consumer.assignment()) or trio.current_time() >= assigned_by
+            with trio.move_on_after(idle_s if counts else min(idle_s, _ASSIGNED_SECONDS)):
                 record = await consumer.next()
-            if record is None:
+            if record is None and counts:
                 break
+            if record is None:
+                continue
             printer.write(record.topic, record.partition, [record])
             getattr(record, f"{acknowledge}_soon")()
             written += 1
@@ -354,15 +375,20 @@ class Printer:
         self._between = between
         self._closing = closing
         self._one = one
+        self._begun = False
         self._first = True
 
     def begin(self) -> None:
-        write(self._opening)
+        """Write the heading, unless it is written: after all that may be refused."""
+        if not self._begun:
+            self._begun = True
+            write(self._opening)
 
     def write(self, topic: str, partition: int, records: list[Any]) -> None:
         written = [self._one(topic, partition, record) for record in records]
         if not written:
             return
+        self.begin()
         if not self._first:
             write(self._between)
         self._first = False
@@ -373,8 +399,9 @@ class Printer:
         flush()
 
     def end(self) -> None:
-        write(self._closing)
-        flush()
+        if self._begun:
+            write(self._closing)
+            flush()
 
 
 def printer_for(output: str, text_format: str | None) -> Printer:

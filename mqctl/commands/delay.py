@@ -144,7 +144,8 @@ async def _delay_topic(client: ClusterClient, topic: str, timeout_s: float) -> D
     if found is None:
         raise Failure(
             f"topic {topic!r} is no delay topic",
-            remedy=f"make it one with `mqctl topic config set {topic} {TARGET_CONFIG}=TARGET`",
+            remedy="name a delay topic, or create one with "
+            f"`mqctl topic create {topic}.delay -c {TARGET_CONFIG}={topic}`",
         )
     return found
 
@@ -246,7 +247,7 @@ async def _pending(
 @click.option("-k", "--key", required=True, metavar="KEY", help="The key, as text.")
 @options
 def cancel(settings: Settings, topic: str, key: str) -> None:
-    """Cancel the pending records of a key: writes a record with the key and without a value.
+    """Cancel the pending records of a key: write a record with the key and without a value.
 
     Records that the producer wrote to another partition than Kafka's default partitioner does are
     not cancelled.
@@ -264,4 +265,7 @@ def cancel(settings: Settings, topic: str, key: str) -> None:
         return sent.partition, sent.offset
 
     partition, offset = run(settings, work)
-    print_message(f"Cancelled the records of key {key!r} in {topic}-{partition} before {offset}.")
+    print_message(
+        f"Wrote a tombstone. It cancels the pending records of key {key!r} in {topic}-{partition} "
+        f"before offset {offset}, if there are any."
+    )

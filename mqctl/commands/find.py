@@ -140,7 +140,6 @@ def find(
             print_message(_nothing(topic, as_of))
         _explain(finding, settings)
 
-    printer.begin()
     try:
         run(settings, work)
     finally:
@@ -176,6 +175,7 @@ async def _print(
         written += 1
         if written == count:
             break
+    printer.begin()
     return written
 
 

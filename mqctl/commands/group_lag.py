@@ -12,6 +12,7 @@ from mqctl.app import Settings, options, print_message, run
 from mqctl.groups import admin_of, list_groups
 from mqctl.outcomes import ListsByBroker, finish
 from mqd.errors import some_of
+from mqd.relay.names import RESERVED_PREFIX
 
 if TYPE_CHECKING:
     from mqd.client.cluster import ClusterClient
@@ -41,7 +42,8 @@ TOTALS = (
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[GROUP...]")
-@click.option("--all", "everything", is_flag=True, help="All groups.")
+@click.option("--all", "everything", is_flag=True, help="All groups, except those of nodes.")
+@click.option("--internal", is_flag=True, help="With --all: also groups of nodes (__mqd_relay.*).")
 @click.option(
     "-t",
     "--topic",
@@ -60,6 +62,7 @@ def lag(
     settings: Settings,
     names: tuple[str, ...],
     everything: bool,
+    internal: bool,
     pattern: str | None,
     total: bool,
     read_committed: bool,
@@ -68,7 +71,8 @@ def lag(
 
     An assigned partition without a committed offset shows no lag. --total counts it under
     UNCOMMITTED.
-    --all omits groups with neither assigned partitions nor committed offsets. COMMITTED of a share
+    --all omits groups with neither assigned partitions nor committed offsets, and the groups of
+    delay topics and dead letters: their lag does not count waiting records. COMMITTED of a share
     group is its start offset: the first record that is not done. EXPIRED counts the expired records
     that a share group did not get, since the leader of the partition began to lead.
 
@@ -78,6 +82,8 @@ def lag(
     """
     if everything == bool(names):
         raise click.UsageError("specify groups, or --all")
+    if internal and not everything:
+        raise click.UsageError("--internal needs --all")
 
     async def work(client: ClusterClient) -> tuple[dict[str, Any], ListsByBroker[ListedGroup]]:
         listed = await list_groups(client, settings) if everything else ListsByBroker({})
@@ -87,6 +93,7 @@ def lag(
                 each.group_id
                 for each in listed.rows
                 if each.type in ("", "classic", "consumer", "share")
+                and (internal or not each.group_id.startswith(RESERVED_PREFIX))
             ),
         ]
         return dict(

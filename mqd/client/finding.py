@@ -145,10 +145,13 @@ class Finding:
             self._found.append(newest)
 
     async def _partitions(self) -> list[TopicPartition]:
-        if self._partition is not None:
-            return [TopicPartition(self._topic, self._partition)]
         info = await self._client.topic(self._topic, deadline=trio.current_time() + self._timeout_s)
         count = len(info.partitions)
+        if self._partition is not None:
+            tp = TopicPartition(self._topic, self._partition)
+            if self._partition >= count:
+                raise does_not_exist(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {tp}")
+            return [tp]
         numbers = (
             range(count) if self._all_partitions else [partition_for_key(self._search.key, count)]
         )

@@ -204,7 +204,7 @@ def test_json_is_written_also_for_errors(mqctl: Callable[..., Ran], served: Loop
         ran = mqctl(*arguments, "--output=json")
         assert (ran.code, ran.data["exit_code"], len(ran.data["errors"])) == (2, 2, 1), arguments
     assert mqctl("topic", "list", "-b", "127.0.0.1:1", "-o", "json").data["exit_code"] == 1
-    assert mqctl("consume", "nope", "-e", "-o", "json").data == []
+    assert mqctl("consume", "nope", "-e", "-o", "json").data["exit_code"] == 1
     assert mqctl("topic", "delete", "x*", "-y").out == "", "a table has no place for errors"
 
 
@@ -346,12 +346,26 @@ def test_consume_as_a_member_of_a_share_group(
     group = served.cluster.shares["g"]
     assert group.done[a] == {0: 1, 1: 3, 2: 1, 3: 1} and group.counts[a][1] == 2
     assert not group.members
+    ran = mqctl("consume", "nosuch", "--share-group", "g", "-o", "table", "--timeout", "5")
+    assert (ran.code, ran.out) == (1, "") and "Topic 'nosuch' does not exist." in ran.err
     for wrong, sentence in (
         ((*share, "--from", "end"), "--from is not possible with --share-group"),
         (("consume", "a", "--reject"), "need --share-group"),
+        ((*share, "--accept", "--reject"), "specify one of --accept, --release and --reject"),
     ):
         ran = mqctl(*wrong)
         assert ran.code == 2 and sentence in ran.err
+
+
+def test_idle_time_begins_after_the_assignment(
+    mqctl: Callable[..., Ran], served: Loopback, tmp_path: Path
+) -> None:
+    served.inside(lambda: served.cluster.add_topic("a"))
+    (tmp_path / "lines").write_text("one\n")
+    assert mqctl("produce", "a", "-f", str(tmp_path / "lines")).code == 0
+    loading = [{"error_code": 14, "error_message": None}] * 3
+    served.inside(lambda: served.cluster.one.script(76, *loading))
+    assert mqctl("consume", "a", "--share-group", "g", "--idle", "0.1").out == "one\n"
 
 
 def test_consume_read_committed_ends_at_the_last_stable_offset(

@@ -42,7 +42,7 @@ async def test_commands(tmp_path: Path) -> None:
                     await trio.sleep(0.05)
 
         await mqctl("topic", "create", "orders")
-        remedy = "mqctl topic config set orders mqd.delay.target=TARGET"
+        remedy = "mqctl topic create orders.delay -c mqd.delay.target=orders"
         assert remedy in await mqctl("delay", "list", "orders", fails=True)
         await mqctl("retry", "setup", "orders", "--back-off", "1s,1m")
         await mqctl("topic", "create", "orders.delay", "-c", "mqd.delay.target=orders")

@@ -99,6 +99,22 @@ def test_find_at_a_broker_that_is_not_of_mqd(mqctl: Callable[..., Ran], served: 
 
 
 @pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["orders", "-p", "9"], "Partition orders-9 does not exist."),
+        (["nosuch"], "Topic 'nosuch' does not exist."),
+    ],
+)
+def test_find_where_nothing_is(
+    mqctl: Callable[..., Ran], served: Loopback, arguments: list[str], problem: str
+) -> None:
+    """At once, and without a heading."""
+    answer(served)
+    ran = mqctl("find", *arguments, "--key", "k", "--timeout", "60")
+    assert (ran.code, ran.out) == (1, "") and problem in ran.err
+
+
+@pytest.mark.parametrize(
     "arguments",
     [
         [],

@@ -90,6 +90,24 @@ def test_groups_and_their_lag(mqctl: Mqctl, filled: Loopback) -> None:
     )
 
 
+def test_lag_of_all_groups_omits_those_of_nodes(mqctl: Mqctl, filled: Loopback) -> None:
+    relay = "__mqd_relay.delay.other"
+
+    def make() -> None:
+        filled.cluster.add_topic("other")
+        filled.cluster.one._group(relay).offsets[TopicPartition("other", 0)] = 0, ""
+
+    filled.inside(make)
+    for arguments, groups in (
+        (["--all"], ["g"]),
+        (["--all", "--internal"], [relay, "g"]),
+        ([relay], [relay]),
+    ):
+        ran = mqctl("group", "lag", *arguments, "--total", "-o", "json")
+        assert [row["group"] for row in ran.data] == groups, arguments
+    assert mqctl("group", "lag", "g", "--internal").code == 2
+
+
 def test_lag_of_all_groups_omits_groups_without_matching_partitions(
     mqctl: Mqctl, filled: Loopback
 ) -> None:
