@@ -20,6 +20,7 @@ knows when a leader began. Exit code 0: all checks passed; 1: a check failed.
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import sys
 import time
@@ -37,6 +38,7 @@ from mqd.client.descriptions import ConfigChange, ConfigOperation, Resource, Res
 from mqd.client.producer import open_producer
 from mqd.errors import MqError
 from mqd.testing.clients.shares import Shares
+from mqd.testing.share_features import ShareFeatures
 from mqd.testing.share_ledger import ShareLedger
 from mqd.types import TopicPartition
 
@@ -81,7 +83,7 @@ class Trial:
     seconds: float
     done: Counter[str] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
-    ledger: ShareLedger = field(default_factory=ShareLedger)
+    ledger: ShareLedger = field(default_factory=lambda: ShareLedger(_latest_wall_ms))
     acknowledged: int = 0
     drain_s: float = 0.0
 
@@ -140,6 +142,8 @@ class Trial:
             end_of=end_of,
             term=lambda _node, _partition: None,
             lock_seconds=LOCK_SECONDS,
+            wall_between=_wall_between,
+            features=ShareFeatures(),
         )
         shares.start(nursery, self.partitions, [PLAIN, ORDERED])
         return shares
@@ -213,6 +217,17 @@ class Trial:
             f"{ledger.renewed} renewals confirmed, {ledger.refused} refused; all finished "
             f"{self.drain_s:.1f} s after the heal; violations {len(self.violations)}"
         )
+
+
+def _latest_wall_ms(since: float, until: float) -> int:
+    """The latest wall time of any node between these times of Trio's clock."""
+    return _wall_between(0, since, until)[1]
+
+
+def _wall_between(_node: int, since: float, until: float) -> tuple[int, int]:
+    """The wall times in ms of these times of Trio's clock: all nodes have this machine's clock."""
+    offset = time.time() - trio.current_time()
+    return math.floor(1000 * (since + offset)) - 1, math.ceil(1000 * (until + offset)) + 1
 
 
 async def _configure(client: ClusterClient) -> None:
