@@ -60,7 +60,7 @@ HEAL_S = 60.0
 CLUSTER_TIMEOUT_S = 240
 """Restarts of a JVM are slow."""
 
-LEFT_BEHIND = "ignore:unclosed <socket:ResourceWarning"
+LEFT_BEHIND = "ignore:unclosed <(socket|ssl):ResourceWarning"
 """kafka-python and aiokafka leave a socket to the garbage collector when a node ends while they
 connect; this may occur in any test.
 """
