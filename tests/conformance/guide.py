@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-_BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _STOP = "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n"
 
 
@@ -19,8 +19,11 @@ def page(name: str) -> str:
 
 
 def commands_of(name: str) -> str:
-    """All blocks of commands of docs/NAME."""
-    return "\n".join(_BLOCK.findall(page(name)))
+    """All blocks of commands and of Python programs of docs/NAME, as commands."""
+    return "\n".join(
+        block if language == "sh" else f"python - <<'PROGRAM'\n{block}PROGRAM\n"
+        for language, block in _BLOCK.findall(page(name))
+    )
 
 
 def run_guide(commands: str, directory: Path, *, seconds: float) -> str:

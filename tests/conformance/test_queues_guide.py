@@ -1,4 +1,6 @@
-"""docs/QUEUES.md: every block of commands, run as it stands, in the order of the page."""
+"""docs/QUEUES.md: every block of commands and every program, run as it stands, in the order of the
+page.
+"""
 
 from __future__ import annotations
 
@@ -22,5 +24,5 @@ def test_every_command_works(tmp_path: Path) -> None:
     # mqd dev takes the port for clients and the next one for nodes
     [port, _] = sorted(free_ports(2))
     output = run_guide(commands.replace(str(FIRST_PORT), str(port)), tmp_path, seconds=SECONDS)
-    for words in ("alice 30", "broken", "sent", "memory"):
+    for words in ("alice 30", "gave up 20", "stock client: 30", "broken", "sent", "memory"):
         assert words in output, words
