@@ -191,9 +191,14 @@ def ends(topic: DelayTopic, other: Record, offset: Offset) -> bool:
     """Whether a later record with the same key cancels or replaces the record at `offset`. An
     occurrence replaces nothing: the record before it did."""
     if other.value is None:
-        cancelled = _offset_in(other, CANCELS)
+        cancelled = cancelled_only(other)
         return cancelled is None or cancelled == offset
     return topic.replaces and repeats_since(topic, other) is None
+
+
+def cancelled_only(tombstone: Record) -> Offset | None:
+    """The only record that a tombstone cancels; None if it cancels all earlier ones of its key."""
+    return _offset_in(tombstone, CANCELS)
 
 
 def cancellation_of(source: TopicPartition, occurrence: Record, now_ms: int) -> Outgoing:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
+from itertools import chain
 from typing import Final, NamedTuple
 
 import trio
@@ -40,6 +41,7 @@ from mqd.relay.delay_records import (
     EXPIRED,
     Outgoing,
     cancellation_of,
+    cancelled_only,
     due_ms_of,
     ends,
     outcome_of,
@@ -53,7 +55,7 @@ from mqd.relay.ports import Calls, Progress
 from mqd.relay.producer import RecordsRefused, RelayProducer
 from mqd.relay.reading import RecordLookup, read_chunk
 from mqd.relay.stall import Stall, remedy_of
-from mqd.relay.timer_index import Entry, TimerIndex, key_hash_of
+from mqd.relay.timer_index import NO_KEY, Entry, TimerIndex, key_hash_of
 from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
 from mqd.replica.waiters import FetchWaiter
@@ -294,8 +296,11 @@ class DelayRelay:
     def _add(self, record: Record) -> None:
         key_hash = key_hash_of(record.key)
         if record.key is not None and record.value is None:
+            key_hash = key_hash_of(record.key, only=cancelled_only(record))
             self._index.cancel(key_hash, record.offset)
             return
+        if self._topic.replaces and repeats_since(self._topic, record) is not None:
+            key_hash = NO_KEY  # it replaces nothing
         self._index.add(due_ms_of(self._topic, record), record.offset, key_hash)
 
     async def _write_due(self, now_ms: int) -> bool:
@@ -388,13 +393,12 @@ class DelayRelay:
         """Whether a later tombstone, or record if later ones replace, has the key."""
         if record.key is None:
             return False
-        index = self._index
-        later = (
-            index.replaced_by(entry.key_hash, entry.offset)
-            if self._topic.replaces
-            else index.cancelled_by(entry.key_hash, entry.offset)
-        )
-        for offset in later:
+        index, key_hash = self._index, key_hash_of(record.key)
+        later = index.replaced_by if self._topic.replaces else index.cancelled_by
+        for offset in chain(
+            later(key_hash, entry.offset),
+            index.cancelled_by(key_hash_of(record.key, only=entry.offset), entry.offset),
+        ):
             other = await self._records.get(offset)
             if (
                 other is not None
@@ -402,6 +406,7 @@ class DelayRelay:
                 and ends(self._topic, other, entry.offset)
             ):
                 return True
+            await trio.lowlevel.checkpoint()  # another key has this hash
         return False
 
     async def _cancel_occurrences(self, records: list[Record]) -> None:

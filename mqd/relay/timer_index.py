@@ -75,11 +75,13 @@ class TimerStatistics(NamedTuple):
     file_bytes: int
 
 
-def key_hash_of(key: bytes | None) -> int:
-    """64 bits; NO_KEY for a record without a key."""
+def key_hash_of(key: bytes | None, only: Offset | None = None) -> int:
+    """64 bits; NO_KEY for a record without a key. `only`: of a tombstone that cancels only the
+    record at this offset. It has another hash, so a look-up for one record finds no others."""
     if key is None:
         return NO_KEY
-    return int.from_bytes(blake2b(key, digest_size=8).digest(), "big") or 1
+    person = b"" if only is None else (only + 1).to_bytes(9, "big")
+    return int.from_bytes(blake2b(key, digest_size=8, person=person).digest(), "big") or 1
 
 
 class TimerIndex:
