@@ -8,7 +8,7 @@ STEPS_MAX = 20
 MILLISECONDS_MAX = 2**31 - 1
 """About 24 days."""
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_STEP = re.compile(r"(\d{1,12})(ms|s|m|h|d)")
+_STEP = re.compile(r"([0-9]{1,12})(ms|s|m|h|d)")
 
 
 def parse_back_off(text: str) -> tuple[int, ...]:

@@ -371,6 +371,7 @@ class Daemon:
         controller.lifecycle.on_contact = self.contact.judge
         controller.lifecycle.disk_serial = lambda: self.logs.housekeeping.disk_serial
         controller.lifecycle.partitions_max = lambda: self.logs.partitions_max
+        controller.lifecycle.memory_partitions_max = lambda: self.logs.memory_partitions_max
         self.raft.peer_links.on_peer_gone = controller.session_watch.on_peer_gone
         controller.subscribe(
             partial(acls_changed, self.authorizer), partial(acls_restored, self.authorizer)

@@ -287,7 +287,8 @@ AUTO_OFFSET_RESET = "share.auto.offset.reset"
 RETRY_BACK_OFF = "mqd.share.retry.backoff"
 GROUP_DEAD_LETTERS = "errors.deadletterqueue.topic.name"
 _DURATION = re.compile(
-    r"by_duration:P(?=.)(?:(\d+)D)?(?:T(?=.)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d{1,9})?)S)?)?",
+    r"by_duration:P(?=.)(?:([0-9]{1,19})D)?"
+    r"(?:T(?=.)(?:([0-9]{1,19})H)?(?:([0-9]{1,19})M)?(?:([0-9]{1,19}(?:\.[0-9]{1,9})?)S)?)?",
     re.IGNORECASE,
 )
 EARLIEST, LATEST = -2, -1
@@ -331,7 +332,14 @@ def parse_offset_reset(text: str) -> int:
             "or by_duration: and an ISO 8601 duration, such as by_duration:PT1H",
         )
     days, hours, minutes, seconds = (float(each or 0) for each in found.groups())
-    return int(1000 * (((days * 24 + hours) * 60 + minutes) * 60 + seconds))
+    milliseconds = int(1000 * (((days * 24 + hours) * 60 + minutes) * 60 + seconds))
+    if milliseconds >= 2**63:
+        raise MqError(
+            ErrorCode.INVALID_CONFIG,
+            f"Invalid value {text} for configuration {AUTO_OFFSET_RESET}: the duration has more "
+            "than 2^63 milliseconds",
+        )
+    return milliseconds
 
 
 def group_option(name: str, config: NodeConfig, overrides: Mapping[str, str]) -> Value:

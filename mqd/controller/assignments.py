@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from mqd.controller.decision_options import NOT_KNOWN, DecisionOptions
-from mqd.controller.image import MetadataImage
+from mqd.controller.image import TOPIC, MetadataImage
 from mqd.controller.placement import Load, check_replication_factor, place
 from mqd.controller.records import Placement
 from mqd.errors import ErrorCode, MqError
-from mqd.types import NodeId
+from mqd.types import IN_MEMORY, STORAGE, NodeId
 
 
 def place_on(
@@ -115,6 +115,45 @@ def check_descriptors(
                 f"{most}: it cannot open {count} more. Raise the limit (ulimit -n, or LimitNOFILE "
                 "of the service) and restart the broker.",
             )
+
+
+class MemoryPartitions:
+    """The partitions in memory (`mqd.storage=memory`) of each broker, during one decision."""
+
+    def __init__(self, image: MetadataImage, options: DecisionOptions) -> None:
+        self._image = image
+        self._most = options.memory_partitions_max
+        self._counts: Counter[NodeId] | None = None
+        """None until a topic in memory needs them."""
+
+    def check(self, placements: Iterable[Placement]) -> None:
+        """Raise POLICY_VIOLATION if a broker would have more than its memory allows."""
+        counts = self._counted()
+        _, added = _count(placement.replicas for placement in placements)
+        for node_id, count in added.items():
+            most = self._most.get(node_id, NOT_KNOWN)
+            if most != NOT_KNOWN and counts[node_id] + count > most:
+                raise MqError(
+                    ErrorCode.POLICY_VIOLATION,
+                    f"Broker {node_id} has {counts[node_id]} partitions in memory, and its memory "
+                    f"allows {most}: it cannot have {count} more. Delete unused topics with "
+                    "mqd.storage=memory, or raise memory.topics.max.bytes of the broker.",
+                )
+
+    def add(self, placements: Iterable[Placement]) -> None:
+        """They are created."""
+        self._counted().update(_count(placement.replicas for placement in placements)[1])
+
+    def _counted(self) -> Counter[NodeId]:
+        if self._counts is None:
+            image = self._image
+            _, self._counts = _count(
+                partition.replicas
+                for (kind, name), overrides in image.configs.items()
+                if kind == TOPIC and overrides.get(STORAGE) == IN_MEMORY and name in image.topics
+                for partition in image.topics[name].partitions
+            )
+        return self._counts
 
 
 def placements_of(

@@ -191,6 +191,8 @@ class Heartbeat:
     """The partitions that its limit of open files allows. Earlier releases do not report it."""
     metadata_version_max: int = 0
     """The newest `mqd.metadata.version` that it supports. Releases before version 3 report 0."""
+    memory_partitions_max: int = NOT_KNOWN
+    """The partitions in memory that its `memory.topics.max.bytes` allows."""
 
 
 class HeartbeatReply(NamedTuple):

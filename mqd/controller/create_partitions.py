@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mqd.controller.assignments import (
+    MemoryPartitions,
     add_load,
     check_assignments,
     check_descriptors,
@@ -18,7 +19,7 @@ from mqd.controller.assignments import (
 )
 from mqd.controller.commands import check_fits
 from mqd.controller.decision_options import DecisionOptions
-from mqd.controller.image import MetadataImage
+from mqd.controller.image import TOPIC, MetadataImage
 from mqd.controller.placement import Load
 from mqd.controller.records import AddPartitions, MetadataRecord
 from mqd.controller.request_limits import check_topic_count
@@ -26,7 +27,7 @@ from mqd.controller.result import ControllerResult
 from mqd.controller.size import Room
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import CREATED_TOPICS_MAX, PARTITIONS_PER_REQUEST_MAX
-from mqd.types import NodeId
+from mqd.types import IN_MEMORY, STORAGE, NodeId
 
 
 class MorePartitions(NamedTuple):
@@ -64,6 +65,7 @@ def decide_create_partitions(
     counts = Counter(growth.name for growth in op.topics)
     partitions_left = PARTITIONS_PER_REQUEST_MAX
     load = load_of(image)
+    in_memory = MemoryPartitions(image, options)
     room = Room(image, options.image_bytes_max)
     records: list[MetadataRecord] = []
     results: dict[str, PartitionsCreated] = {}
@@ -75,6 +77,10 @@ def decide_create_partitions(
                 )
             record = _add_partitions(image, growth, partitions_left, load)
             check_descriptors(options, load, record.partitions)
+            overrides = image.configs.get((TOPIC, growth.name), {})
+            is_in_memory = overrides.get(STORAGE) == IN_MEMORY
+            if is_in_memory:
+                in_memory.check(record.partitions)
             check_fits(record)
             room.take(record)
         except MqError as error:
@@ -83,6 +89,8 @@ def decide_create_partitions(
         partitions_left -= len(record.partitions)
         records.append(record)
         add_load(load, record.partitions)
+        if is_in_memory:
+            in_memory.add(record.partitions)
         results[growth.name] = PartitionsCreated(growth.name)
     return ControllerResult(() if op.validate_only else tuple(records), tuple(results.values()))
 

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from mqd.config import TOPIC_OPTIONS, NodeConfig
 from mqd.controller.assignments import (
+    MemoryPartitions,
     add_load,
     check_assignments,
     check_descriptors,
@@ -129,6 +130,7 @@ def decide_create_topics(
     single = [topic for topic in op.topics if counts[topic.name] == 1]
     total = sum(_partitions_wanted(topic, op) for topic in single)
     load = load_of(image)
+    in_memory = MemoryPartitions(image, options)
     room = Room(image, options.image_bytes_max)
     records: list[MetadataRecord] = []
     results: dict[str, TopicCreated] = {}
@@ -145,6 +147,9 @@ def decide_create_topics(
                 )
             record = _create_topic(image, op, topic, load)
             check_descriptors(options, load, record.partitions)
+            is_in_memory = dict(record.configs).get(STORAGE) == IN_MEMORY
+            if is_in_memory:
+                in_memory.check(record.partitions)
             check_fits(record)
             room.take(record)
         except MqError as error:
@@ -154,6 +159,8 @@ def decide_create_topics(
             continue
         records.append(record)
         add_load(load, record.partitions)
+        if is_in_memory:
+            in_memory.add(record.partitions)
         results[topic.name] = TopicCreated(
             topic.name,
             topic.topic_id,

@@ -34,14 +34,22 @@ class DecisionOptions:
     """The number of partitions that the file descriptors of each broker allow, by its last
     heartbeat to this node, or NOT_KNOWN.
     """
+    memory_partitions_max: Mapping[NodeId, int] = field(default_factory=dict)
+    """The same for partitions in memory, which `memory.topics.max.bytes` allows."""
 
     @classmethod
-    def of_config(cls, config: NodeConfig, partitions_max: Mapping[NodeId, int]) -> DecisionOptions:
+    def of_config(
+        cls,
+        config: NodeConfig,
+        partitions_max: Mapping[NodeId, int],
+        memory_partitions_max: Mapping[NodeId, int],
+    ) -> DecisionOptions:
         return cls(
             config.integer(MIN_INSYNC_REPLICAS),
             config.boolean(UNCLEAN_ELECTION),
             config.integer(IMAGE_BYTES_MAX),
             partitions_max,
+            memory_partitions_max,
         )
 
     def min_insync_replicas_of(self, image: MetadataImage, topic: str) -> int:

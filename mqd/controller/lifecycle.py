@@ -80,6 +80,8 @@ class BrokerLifecycle:
         """The present serial of all disks of this node (log/disk/log_end_checkpoint.py)."""
         self.partitions_max: Callable[[], int] = lambda: NOT_KNOWN
         """The number of partitions that the file descriptors of this node allow."""
+        self.memory_partitions_max: Callable[[], int] = lambda: NOT_KNOWN
+        """The same for partitions in memory."""
         self.disk_serial_found = 0
         """The serial, at the start of this process, of the disks of the last registration."""
         self.first_users: tuple[SetScramCredential, ...] = ()
@@ -309,6 +311,7 @@ class BrokerLifecycle:
             disk_serial=self.disk_serial(),
             partitions_max=self.partitions_max(),
             metadata_version_max=versions.NEWEST,
+            memory_partitions_max=self.memory_partitions_max(),
         )
         request = {
             "broker_id": self._node_id,
@@ -319,6 +322,7 @@ class BrokerLifecycle:
             "disk_serial": op.disk_serial,
             "partitions_max": op.partitions_max,
             "metadata_version_max": op.metadata_version_max,
+            "memory_partitions_max": op.memory_partitions_max,
         }
 
         async def here() -> Mapping[str, Any]:

@@ -173,6 +173,8 @@ class Operations:
         self.partitions_max: dict[NodeId, int] = {}
         """The number of partitions that each broker can open, by its last heartbeat to this
         node."""
+        self.memory_partitions_max: dict[NodeId, int] = {}
+        """The same for partitions in memory."""
         self.metadata_versions_max: dict[NodeId, int] = {node_id: versions.NEWEST}
         """The newest metadata version that each broker supports, by its last heartbeat to this
         node.
@@ -235,7 +237,7 @@ class Operations:
 
     def options(self) -> DecisionOptions:
         config = effective_node_config(self._config, self.image, self._node_id)
-        return DecisionOptions.of_config(config, self.partitions_max)
+        return DecisionOptions.of_config(config, self.partitions_max, self.memory_partitions_max)
 
     async def _commit(self, records: tuple[MetadataRecord, ...]) -> bool:
         """Whether all records took effect; False if another command came first.

@@ -105,6 +105,7 @@ class SessionWatch:
         decision = decide_heartbeat(self._operations.image, op, self._operations.options())
         self._sessions.touch(op.node_id, now)
         self._operations.partitions_max[op.node_id] = op.partitions_max
+        self._operations.memory_partitions_max[op.node_id] = op.memory_partitions_max
         self._note_release(op)
         reply = decision.reply if not decision.records else await self._operations.submit(op)
         assert isinstance(reply, HeartbeatReply)

@@ -2,7 +2,8 @@
 one begins. A core.
 
 Each log has at most `mqd.memory.max.bytes`, and at most an equal share of the node's bound
-(`memory.topics.max.bytes`). It has eight segments or more of that size. The oldest one leaves as
+(`memory.topics.max.bytes`). The share is at least SHARE_BYTES_MIN: the controller creates no more
+partitions. A log has eight segments or more of that size. The oldest one leaves as
 soon as a new one begins, so the sizes of a log are:
 
     six eighths, by retention + the oldest one, which is removed whole + the active one
@@ -17,12 +18,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from mqd.limits import MIB
 from mqd.log.log_config import LogConfig
 from mqd.log.partition_log import PartitionLog
 from mqd.types import Offset
 
 SEGMENTS: Final = 8
 """The number of segments that fill a log in memory."""
+SHARE_BYTES_MIN: Final = MIB
+"""A batch must fit into a segment: one of 128 KiB always does."""
 EPOCH_BITS: Final = 40
 """A leader epoch has 2**40 offsets: twelve days of a million records a second."""
 EPOCHS_MAX: Final = 1 << 62 - EPOCH_BITS
@@ -43,6 +47,11 @@ def has_offsets_for_a_segment(log: PartitionLog, base_offset: Offset) -> bool:
     return base_offset + (1 << 31) < leader_epoch + 1 << EPOCH_BITS
 
 
+def partitions_max(bytes_max: int) -> int:
+    """How many partitions in memory a node may have."""
+    return max(1, min(bytes_max // SHARE_BYTES_MIN, 2**31 - 1))
+
+
 class MemoryLogs:
     """See the head of this file. `bytes_max`: of all logs together."""
 
@@ -56,7 +65,7 @@ class MemoryLogs:
     @property
     def share(self) -> int:
         """Bytes for each log."""
-        return self._bytes_max // max(1, len(self._wanted))
+        return self._bytes_max // _rounded_up(max(1, len(self._wanted)))
 
     def configure(self, log: PartitionLog, config: LogConfig) -> None:
         """A log was opened, or has another configuration."""
@@ -77,6 +86,13 @@ class MemoryLogs:
             return
         for log, config in self._wanted.items():
             log.update_config(within(config, self.share))
+
+
+def _rounded_up(count: int) -> int:
+    """The next number with four significant bits. So the share of all logs changes at most eight
+    times while their number doubles, not with each one."""
+    step = 1 << max(0, count.bit_length() - 4)
+    return -(-count // step) * step
 
 
 def within(config: LogConfig, share: int) -> LogConfig:

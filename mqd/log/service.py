@@ -45,7 +45,7 @@ from mqd.log.manager.registry import LogRegistry
 from mqd.log.manager.syncer import Syncer
 from mqd.log.manager.truncation import Truncation
 from mqd.log.manager.writing import Writer
-from mqd.log.memory_logs import MemoryLogs
+from mqd.log.memory_logs import MemoryLogs, partitions_max
 from mqd.log.partition_log import LogFailure, PartitionLog
 from mqd.protocol.files import (
     CLEANER_CHECKPOINT,
@@ -99,6 +99,7 @@ class LogService:
         self.directories = {path: LogDirectory(path) for path in directories}
         everywhere = {**self.directories, MEMORY: LogDirectory(MEMORY)}
         self._descriptors = Descriptors(disk, descriptors)
+        self._memory_partitions_max = partitions_max(memory_bytes_max)
         self._syncer = Syncer(disk, everywhere, self.after_sync, self._not_synced)
         self._deletes = DelayedDeletes(disk, clock, lambda: self.housekeeping.wake())
         self.registry = LogRegistry(
@@ -169,6 +170,11 @@ class LogService:
     def partitions_max(self) -> int:
         """The number of partitions that the file descriptors of this process allow."""
         return self._descriptors.partitions_max
+
+    @property
+    def memory_partitions_max(self) -> int:
+        """The number of partitions that this node may have in memory."""
+        return self._memory_partitions_max
 
     @property
     def has_logs_in_memory(self) -> bool:

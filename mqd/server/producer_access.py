@@ -67,6 +67,11 @@ _PASSING: Final = frozenset(
     }
 )
 
+_FINAL: Final = frozenset(
+    {ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST, ErrorCode.POLICY_VIOLATION}
+)
+"""A retry gets the same error: the id or the metadata takes no claim."""
+
 
 def refusal(image: MetadataImage, topic: str, transactional_id: str) -> MqError | None:
     """Why a transactional id may not write to a topic, by this image. None: it may."""
@@ -137,6 +142,12 @@ async def _carry_out(node: Node, admission: Admission) -> None:
         except MqError as error:
             if error.code is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
                 refused = error
+            elif error.code in _FINAL:
+                refused = MqError(
+                    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                    f"The transactional id {admission.transactional_id!r} cannot own the topic "
+                    f"'{admission.topic}': {error}",
+                )
             elif error.code not in _PASSING:
                 logger.warning(
                     "cannot make a producer the owner of a topic transactional_id=%s topic=%s "

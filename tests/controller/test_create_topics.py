@@ -207,3 +207,31 @@ def test_brokers_get_no_more_partitions_than_they_can_open() -> None:
     assert grown(both, both) is ErrorCode.POLICY_VIOLATION
     options = DecisionOptions(partitions_max={NodeId(1): NOT_KNOWN})
     assert grown(both, both) is ErrorCode.NONE
+
+
+def test_brokers_get_no_more_partitions_in_memory_than_their_memory_allows() -> None:
+    """Partitions on disk do not count."""
+    replica = with_brokers(1)
+    in_memory = (("mqd.storage", "memory"),)
+    create_topics(replica, new_topic("disk", 5), new_topic("t", 2, configs=in_memory))
+    options = DecisionOptions(memory_partitions_max={NodeId(1): 4})
+
+    def created(*topics: NewTopic) -> list[TopicCreated]:
+        op = CreateTopics(topics, 1, 1, validate_only=True)
+        return list(replica.run(decide_create_topics, op, options))
+
+    (refused,) = created(new_topic("a", 3, configs=in_memory))
+    assert refused.error_code is ErrorCode.POLICY_VIOLATION and refused.error_message is not None
+    assert "has 2 partitions in memory, and its memory allows 4" in refused.error_message
+    two, one = new_topic("a", 2, configs=in_memory), new_topic("b", 1, configs=in_memory)
+    codes = [row.error_code for row in created(two, one, new_topic("c", 9))]
+    assert codes == [ErrorCode.NONE, ErrorCode.POLICY_VIOLATION, ErrorCode.NONE]
+
+    def grown(name: str, count: int) -> ErrorCode:
+        op = CreatePartitions((MorePartitions(name, count),), True)
+        (row,) = replica.run(decide_create_partitions, op, options)
+        return ErrorCode(row.error_code)
+
+    assert grown("t", 4) is ErrorCode.NONE
+    assert grown("t", 5) is ErrorCode.POLICY_VIOLATION
+    assert grown("disk", 50) is ErrorCode.NONE

@@ -90,6 +90,27 @@ async def test_all_logs_share_the_memory_of_the_node(tmp_path: Path) -> None:
     await service.close()
 
 
+async def test_many_logs_change_the_shares_of_all_only_a_few_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = 0
+    update_config = PartitionLog.update_config
+
+    def counted(log: PartitionLog, config: LogConfig) -> None:
+        nonlocal changes
+        changes += 1
+        update_config(log, config)
+
+    service = service_in(tmp_path, FaultyDisk(), bytes_max=256 * KIB)
+    await service.start()
+    monkeypatch.setattr(PartitionLog, "update_config", counted)
+    count = 256
+    logs = [service.open(TopicPartition("t", index), TOPIC_ID, CONFIG) for index in range(count)]
+    assert changes < 20 * count
+    assert sum(log.config.segment_bytes * SEGMENTS for log in logs) <= 256 * KIB
+    await service.close()
+
+
 async def test_a_full_memory_refuses_appends_until_there_is_room(tmp_path: Path) -> None:
     """As a full disk does. Here nothing is committed, so nothing may leave."""
     disk = FaultyDisk()

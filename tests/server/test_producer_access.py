@@ -102,6 +102,21 @@ def test_the_first_transactional_id_owns_an_exclusive_topic() -> None:
     run(main)
 
 
+def test_an_id_that_cannot_own_a_topic_is_refused_for_good() -> None:
+    """Such as one of two lines: a client that retries would never stop."""
+
+    async def main() -> None:
+        async with Cluster(nodes=1, options=OPTIONS) as cluster:
+            client = await cluster.client()
+            await create(client, "exclusive")
+            async with open_transactional_producer(client, "two\nlines") as producer:
+                with refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED):
+                    await send(producer, b"no")
+            assert not await owner_of(client)
+
+    run(main)
+
+
 def test_a_node_never_owns_a_topic() -> None:
     """Its relays and dead letters are refused, also if the topic has no owner."""
     image = MetadataImage()

@@ -22,6 +22,8 @@ REQUEST = message(
     field("partitions_max", INT32, since=1, tag=10_001, default=-1),
     # the newest mqd.metadata.version that it supports; only mqd has it
     field("metadata_version_max", INT16, since=1, tag=10_002, default=0),
+    # how many partitions in memory its options allow; only mqd has it
+    field("memory_partitions_max", INT32, since=1, tag=10_003, default=-1),
 )
 
 RESPONSE = message(

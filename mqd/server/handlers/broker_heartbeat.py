@@ -28,6 +28,7 @@ async def handle(context: Context, request: Any) -> dict[str, Any]:
             request.disk_serial,
             request.partitions_max,
             request.metadata_version_max,
+            request.memory_partitions_max,
         )
     )
     return {

@@ -10,7 +10,7 @@ import pytest
 
 from mqd.config import GROUP_OPTIONS, NodeConfig
 from mqd.errors import ErrorCode
-from mqd.resource_configs import group_option
+from mqd.resource_configs import AUTO_OFFSET_RESET, group_option
 from tests.server.handlers.node import FakeNode, running_node
 
 GROUP = 32
@@ -121,6 +121,19 @@ async def test_a_group_has_its_own_value_or_the_node_s() -> None:
             (SESSION, 2, "50000"),
             ErrorCode.INVALID_CONFIG,
             f"Can't APPEND to key {SESSION} because its type is not LIST.",
+        ),
+        (
+            (AUTO_OFFSET_RESET, 0, f"by_duration:P{'9' * 19}D"),
+            ErrorCode.INVALID_CONFIG,
+            f"Invalid value by_duration:P{'9' * 19}D for configuration {AUTO_OFFSET_RESET}: the "
+            "duration has more than 2^63 milliseconds",
+        ),
+        (
+            (AUTO_OFFSET_RESET, 0, f"by_duration:P{'9' * 4_000}D"),
+            ErrorCode.INVALID_CONFIG,
+            f"Invalid value by_duration:P{'9' * 4_000}D for configuration {AUTO_OFFSET_RESET}: "
+            "choose earliest, latest, or by_duration: and an ISO 8601 duration, such as "
+            "by_duration:PT1H",
         ),
         (
             (SESSION, 0, None),
