@@ -123,6 +123,14 @@ class ShareLedger:
         """The deliveries of a record."""
         return self._of(place).holds.get(offset, ())
 
+    def held_by_others(self, place: Place, member: str, now: float) -> list[int]:
+        """Records that other members hold and have not acknowledged."""
+        return [
+            offset
+            for offset, holds in self._of(place).holds.items()
+            if holds[-1].member != member and holds[-1].until > now and not holds[-1].sent_kind
+        ]
+
     def lost_responses(self, place: Place) -> int:
         return self._of(place).lost_responses
 

@@ -4,6 +4,7 @@ requests on a stream of its own. Everything that it receives goes to the ledger.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -118,6 +119,30 @@ class Session:
         now = trio.current_time()
         for partition, row in self._rows(response):
             self._confirm(partition, chosen, row.error_code, sent, terms, now)
+
+    async def intrude(self, chance: random.Random) -> None:
+        """Accept a record that another member holds. Its own acknowledgement must succeed."""
+        foreign = [
+            (partition, offset)
+            for partition in self._places
+            for offset in self._ledger.held_by_others(
+                Place(self._group, partition), self._member, trio.current_time()
+            )
+        ]
+        if not foreign:
+            return
+        place, offset = chance.choice(foreign)
+        body = self._body({}, self._epoch)
+        for (partition, _), topic in zip(self._places.items(), body["topics"], strict=True):
+            if partition == place:
+                topic["partitions"][0]["acknowledgement_batches"] = [
+                    {
+                        "first_offset": offset,
+                        "last_offset": offset,
+                        "acknowledge_types": [int(AcknowledgeType.ACCEPT)],
+                    }
+                ]
+        await self._send(SHARE_ACKNOWLEDGE, body, {})
 
     def ended(self) -> None:
         """The session is not used any more."""

@@ -48,6 +48,8 @@ _KINDS = (
 )
 _LIKELIHOODS = (75, 12, 4, 4, 5)
 """None: a record is not acknowledged, and its lock ends."""
+_INTRUDES = 0.1
+"""The probability that a member acknowledges a record of another one after a fetch."""
 _DELAYED = 0.5
 """The part of the releases that name a delay."""
 
@@ -303,6 +305,8 @@ class _Member:
                 await pause(chance, chance.choice(WORK_SECONDS))
                 if chance.random() < 0.03:
                     await trio.sleep(1.2 * self._shares._lock_seconds)
+            if chance.random() < _INTRUDES and not draining.is_set():
+                await session.intrude(chance)
             chosen, renewed = self._choose(session)
             if renewed:
                 await session.acknowledge(renewed)
