@@ -98,7 +98,7 @@ async def records_at(
     }
     found: dict[tuple[TopicPartition, int], Record] = {}
     while left:
-        runs = _first_runs(left)
+        runs = first_runs(left)
         start: dict[TopicPartition, Any] = {place: first for place, (first, _) in runs.items()}
         end: dict[TopicPartition, Any] = {place: last + 1 for place, (_, last) in runs.items()}
         async with open_consumer(
@@ -113,7 +113,7 @@ async def records_at(
     return found
 
 
-def _first_runs(
+def first_runs(
     offsets: Iterable[tuple[TopicPartition, int]],
 ) -> dict[TopicPartition, tuple[int, int]]:
     """The first and last offset to read of each partition: without long gaps between them."""

@@ -200,7 +200,7 @@ def redrive(settings: Settings, topic: str, to: str | None, group: str | None, y
     done = run(settings, work)
     print_message(f"Wrote {done.written} records again.")
     for reason, count in done.left.items():
-        print_message(f"Left {count} dead letters: {reason}.")
+        print_message(f"Left {count} records: {reason}.")
 
 
 async def _progress(

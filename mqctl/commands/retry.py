@@ -86,8 +86,8 @@ def _check(back_off: str, topic: str, retries: str, dead: str) -> None:
     """Refuse what needs no cluster to be refused."""
     try:
         if not parse_back_off(back_off):
-            raise ValueError("no delay: write for example 1s,10s,1m")
+            raise ValueError("it has no delay: write for example 1s,10s,1m")
     except ValueError as error:
-        raise click.UsageError(f"--back-off {back_off!r} has {error}") from None
+        raise click.UsageError(f"invalid --back-off {back_off!r}: {error}") from None
     if len({topic, retries, dead}) < 3:
         raise click.UsageError("the topic, --retry-topic and --dlq must be three different topics")

@@ -54,9 +54,9 @@ async def test_letters_without_a_copy(tmp_path: Path) -> None:
             assert "typo" in missing
             done = await mqctl("dlq", "redrive", "dead", "--yes")
             assert "Wrote 1 records again." in done, done
-            assert "Left 2 dead letters: they have no copy" in done
-            assert "Left 1 dead letters: topic 'gone' does not exist" in done
-            assert "Left 1 dead letters: they name no original topic. Use --to." in done
+            assert "Left 2 records: they have no copy" in done
+            assert "Left 1 records: topic 'gone' does not exist" in done
+            assert "Left 1 records: they name no original topic. Use --to." in done
             found = await mqctl.rows("consume", "orders", "-e", "--from", "1")
             assert [(one["key"], one["value"]) for one in found] == [("k", "v")]
             assert [header["name"] for header in found[0]["headers"]] == ["own"]
@@ -67,11 +67,11 @@ async def test_letters_without_a_copy(tmp_path: Path) -> None:
             # those that were left are redriven by the next run that can
             await mqctl("topic", "create", "other")
             again = await mqctl("dlq", "redrive", "dead", "--to", "other", "--yes")
-            assert "Wrote 2 records again." in again and "Left 2 dead letters" in again, again
+            assert "Wrote 2 records again." in again and "Left 2 records" in again, again
             found = await mqctl.rows("consume", "other", "-e")
             assert [one["value"] for one in found] == ["copy", "plain"]
             last = await mqctl("dlq", "redrive", "dead", "--to", "other", "--yes")
-            assert "Wrote 0 records again." in last and "Left 2 dead letters" in last, last
+            assert "Wrote 0 records again." in last and "Left 2 records" in last, last
 
 
 async def test_letters_of_a_share_group(tmp_path: Path) -> None:

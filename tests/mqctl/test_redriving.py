@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
+from mqctl.committed import first_runs
 from mqctl.redriving import (
     METADATA_CHARACTERS_MAX,
     PartitionProgress,
@@ -74,6 +75,13 @@ def test_a_letter_names_its_original() -> None:
     assert origin_of(Record(0, 0, None, None, [("__dlq.errors.partition", b"x"), TIME])) is None
     relayed = Record(0, 0, None, None, [*ORIGIN, ("mqd-dlq-target", b"first")])
     assert has_copy(relayed) and target_of(relayed) == "first"
+
+
+def test_originals_are_read_without_long_gaps() -> None:
+    a, b = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    wanted = {(a, 5), (a, 7), (a, 1007), (a, 2008), (b, 3)}
+    assert first_runs(wanted) == {a: (5, 1007), b: (3, 3)}
+    assert first_runs({(a, 2008)}) == {a: (2008, 2008)}
 
 
 def test_headers_of_delays_and_letters_are_removed() -> None:
