@@ -21,6 +21,13 @@ FIRST_FAILURE: Final = "mqd-first-failure"
 FROM_TOPIC: Final = "mqd-delay-topic"
 FROM_PARTITION: Final = "mqd-delay-partition"
 FROM_OFFSET: Final = "mqd-delay-offset"
+FROM_TIMESTAMP: Final = "mqd-delay-timestamp"
+ORIGIN_TOPIC: Final = "mqd-origin-topic"
+"""In a record that a consumer sends to a retry topic: where it failed first. See docs/DELAY.md."""
+ORIGIN_PARTITION: Final = "mqd-origin-partition"
+ORIGIN_OFFSET: Final = "mqd-origin-offset"
+ORIGIN_TIMESTAMP: Final = "mqd-origin-timestamp"
+ORIGIN_GROUP: Final = "mqd-origin-group"
 DUE: Final = "mqd-due"
 ERROR: Final = "mqd-error"
 """Why the headers of a record could not be read. It was relayed at once."""
@@ -45,7 +52,9 @@ DLQ_MESSAGE: Final = f"{DLQ_PREFIX}message"
 RELAY_HEADERS: Final = frozenset(
     {
         *(DELIVER_AT, DELAY, TTL, CRON, REPEATS, CANCELS),
-        *(ATTEMPTS, FIRST_FAILURE, FROM_TOPIC, FROM_PARTITION, FROM_OFFSET, DUE, ERROR),
+        *(ATTEMPTS, FIRST_FAILURE, DUE, ERROR),
+        *(FROM_TOPIC, FROM_PARTITION, FROM_OFFSET, FROM_TIMESTAMP),
+        *(ORIGIN_TOPIC, ORIGIN_PARTITION, ORIGIN_OFFSET, ORIGIN_TIMESTAMP, ORIGIN_GROUP),
         DLQ_TARGET,
     }
 )

@@ -7,7 +7,8 @@ these headers is due at its own time stamp, which means at once.
 
     mqd-deliver-at  when the record is due, since 1970
     mqd-delay       the same, after the record's time stamp; mqd-deliver-at takes precedence
-    mqd-ttl         when the record expires, after its time stamp; the topic's TTL may be earlier
+    mqd-ttl         when the record expires, after its time stamp, or with mqd-cron after each
+                    occurrence; the topic's TTL may be earlier
     mqd-attempts    attempts of a retry topic so far, which choose its next back-off
     mqd-cron        a schedule (cron.py): the record is relayed at each of its times. The first one
                     is after its time stamp, or not before mqd-deliver-at or mqd-delay
@@ -101,7 +102,9 @@ def times_of(headers: Headers, timestamp_ms: int, options: DelayOptions) -> Reco
                 f"earlier '{DELIVER_AT}'.",
             )
         due_ms = first
-    return RecordTimes(due_ms, _expiry(numbers, timestamp_ms, options), attempts, cron)
+    # The time stamp of an occurrence is the time of the one before.
+    since_ms = timestamp_ms if cron is None else due_ms
+    return RecordTimes(due_ms, _expiry(numbers, since_ms, options), attempts, cron)
 
 
 def next_occurrence(cron: Cron, due_ms: int, now_ms: int) -> int | None:
@@ -124,9 +127,9 @@ def _first_due(
     return min(timestamp_ms + backoff[min(attempts, len(backoff) - 1)], INT64_MAX)
 
 
-def _expiry(numbers: dict[str, int], timestamp_ms: int, options: DelayOptions) -> int | None:
+def _expiry(numbers: dict[str, int], since_ms: int, options: DelayOptions) -> int | None:
     lifetimes = [ms for ms in (numbers.get(TTL), options.message_ttl_ms) if ms is not None]
-    return min(timestamp_ms + min(lifetimes), INT64_MAX) if lifetimes else None
+    return min(since_ms + min(lifetimes), INT64_MAX) if lifetimes else None
 
 
 def _decimal(content: bytes | None) -> int | None:

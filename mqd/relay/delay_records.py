@@ -1,9 +1,11 @@
 """What becomes of one record of a delay topic that is due: the record for the target or for the
 dead-letter topic, and the next occurrence of a repeating one. Pure.
 
-Key, value and time stamp stay. These headers are added, and replace earlier ones of the same name:
+Key and value stay. The time stamp of a relayed record is its due time, so that retention and TTL of
+the target begin then. These headers are added, and replace earlier ones of the same name:
 
     mqd-delay-topic, mqd-delay-partition, mqd-delay-offset   where the record waited
+    mqd-delay-timestamp                                      its time stamp there
     mqd-due                                                  when it was due
     mqd-attempts, mqd-first-failure                          relayed by a retry topic
     __dlq.errors.*                                           in a dead-letter topic (KIP-1191)
@@ -22,6 +24,7 @@ from mqd.delay_names import (
     DELAY,
     DELIVER_AT,
     DLQ_COUNT,
+    DLQ_GROUP,
     DLQ_MESSAGE,
     DLQ_OFFSET,
     DLQ_PARTITION,
@@ -33,7 +36,13 @@ from mqd.delay_names import (
     FIRST_FAILURE,
     FROM_OFFSET,
     FROM_PARTITION,
+    FROM_TIMESTAMP,
     FROM_TOPIC,
+    ORIGIN_GROUP,
+    ORIGIN_OFFSET,
+    ORIGIN_PARTITION,
+    ORIGIN_TIMESTAMP,
+    ORIGIN_TOPIC,
     REPEATS,
 )
 from mqd.protocol.record_reader import Record
@@ -96,6 +105,12 @@ def outcome_of(
     """The record is due, and nothing has cancelled it. `next_offset`: the end of the known log.
     `refused`: why the target never accepts it; empty if it may."""
     times = times_in(topic, record)
+    if isinstance(times, RecordTimes) and times.cron is not None and record.key is None:
+        times = BadHeader(
+            CRON,
+            f"A record with the header '{CRON}' needs a key: only a tombstone of its key ends the "
+            "schedule. Send it with a key.",
+        )
     if isinstance(times, BadHeader):
         if topic.dead_letters:
             return _dead(topic, source, record, 0, times.problem)
@@ -119,7 +134,8 @@ def outcome_of(
         added[ATTEMPTS] = str(times.attempts + 1)
         if not any(name == FIRST_FAILURE for name, _ in record.headers):
             added[FIRST_FAILURE] = str(max(0, record.timestamp))
-    return Outcome((_to_target(topic, record, added), *again))
+    relayed = record._replace(timestamp=max(record.timestamp, times.due_ms))
+    return Outcome((_to_target(topic, relayed, added), *again))
 
 
 def partition_of(outgoing: Outgoing, source: TopicPartition, partitions: int) -> int:
@@ -144,11 +160,31 @@ def _dead(
         DLQ_PARTITION: str(source.partition),
         DLQ_OFFSET: str(record.offset),
         DLQ_TIMESTAMP: str(record.timestamp),
-        DLQ_COUNT: str(attempts),
+        DLQ_COUNT: str(attempts + topic.is_retry),
         DLQ_MESSAGE: cause,
         DLQ_TARGET: topic.target,
     }
+    if topic.is_retry:
+        added |= _first_failure(source, record)
     return Outcome((Outgoing(topic.dead_letters, _with_headers(record, added)),), cause)
+
+
+def _first_failure(source: TopicPartition, record: Record) -> dict[str, str]:
+    """Where the record failed first, if its consumer has sent that, and where it waited."""
+    found = {name: (content or b"").decode("utf-8", "replace") for name, content in record.headers}
+    numbers = (ORIGIN_PARTITION, ORIGIN_OFFSET, ORIGIN_TIMESTAMP)
+    if not found.get(ORIGIN_TOPIC) or any(_offset_in(record, name) is None for name in numbers):
+        return {}
+    added = {
+        DLQ_TOPIC: found[ORIGIN_TOPIC],
+        DLQ_PARTITION: found[ORIGIN_PARTITION],
+        DLQ_OFFSET: found[ORIGIN_OFFSET],
+        DLQ_TIMESTAMP: found[ORIGIN_TIMESTAMP],
+        **_origin(source, record, max(0, record.timestamp)),
+    }
+    if found.get(ORIGIN_GROUP):
+        added[DLQ_GROUP] = found[ORIGIN_GROUP]
+    return added
 
 
 def _repeated(
@@ -166,6 +202,7 @@ def _origin(source: TopicPartition, record: Record, due_ms: int) -> dict[str, st
         FROM_TOPIC: source.topic,
         FROM_PARTITION: str(source.partition),
         FROM_OFFSET: str(record.offset),
+        FROM_TIMESTAMP: str(record.timestamp),
         DUE: str(due_ms),
     }
 
@@ -210,6 +247,7 @@ def cancellation_of(source: TopicPartition, occurrence: Record, now_ms: int) -> 
 
 
 def _offset_in(record: Record, header: str) -> Offset | None:
+    """The number in the first header with this name."""
     for name, content in record.headers:
         if name == header and content is not None and content.isdigit() and len(content) < 20:
             return int(content)

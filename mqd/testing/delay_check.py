@@ -224,11 +224,10 @@ class DelayCheck:
     ) -> None:
         topic = self._topics[place.topic]
         kept = [row for row in record.headers if row[0] not in (ATTEMPTS, REPEATS)]
-        content = (made.key, made.value, made.timestamp) == (
-            record.key,
-            record.value,
-            record.timestamp,
-        )
+        timestamp = record.timestamp
+        if outcome is Outcome.TARGET:
+            timestamp = max(timestamp, due_ms(topic, record))
+        content = (made.key, made.value, made.timestamp) == (record.key, record.value, timestamp)
         attempts = number_in(record, ATTEMPTS) or 0
         is_right = content and all(
             row in made.headers for row in kept if row[0] in (CRON, TTL, DELIVER_AT)
@@ -244,7 +243,7 @@ class DelayCheck:
             is_exhausted = bool(topic.back_off_ms) and attempts >= len(topic.back_off_ms)
             cause = b"no attempts left" if is_exhausted else b"expired"
             is_right &= dict(made.headers).get(DLQ_MESSAGE) == cause
-            is_right &= number_in(made, DLQ_COUNT) == attempts
+            is_right &= number_in(made, DLQ_COUNT) == attempts + bool(topic.back_off_ms)
             is_right &= number_in(made, DLQ_TIMESTAMP) == record.timestamp
         if not is_right:
             self.note("not-the-record", f"{place} in {where}: {record}, {made}")

@@ -56,15 +56,19 @@ def test_a_relayed_record_is_unchanged_but_for_headers() -> None:
     found = outcome(DELAY, one)
     [sent] = found.records
     assert (sent.topic, sent.partition, found.cause) == ("orders", None, "")
-    assert sent.record[1:4] == one[1:4]
+    assert sent.record[2:4] == one[2:4]
+    assert sent.record.timestamp == 1_500, "its time begins when it is due"
     assert headers(found) == {
         "mqd-delay": "500",
         "other": "x",
         "mqd-delay-topic": "orders.delay",
         "mqd-delay-partition": "2",
         "mqd-delay-offset": "7",
+        "mqd-delay-timestamp": "1000",
         "mqd-due": "1500",
     }
+    overdue = outcome(DELAY, record(mqd_deliver_at="5")).records[0].record
+    assert overdue.timestamp == 1_000, "not before it was sent"
 
 
 def test_the_partition_is_that_of_the_key_or_of_the_source() -> None:
@@ -136,10 +140,62 @@ def test_after_the_last_delay_a_record_is_a_dead_letter_at_once() -> None:
         "__dlq.errors.partition": "2",
         "__dlq.errors.offset": "7",
         "__dlq.errors.timestamp": "5000",
-        "__dlq.errors.delivery.count": "2",
+        "__dlq.errors.delivery.count": "3",
         "__dlq.errors.message": EXHAUSTED,
         "mqd-dlq-target": "orders",
     }
+
+
+ORIGIN = {
+    "mqd_origin_topic": "orders",
+    "mqd_origin_partition": "4",
+    "mqd_origin_offset": "81",
+    "mqd_origin_timestamp": "12",
+    "mqd_origin_group": "billing",
+}
+
+
+def test_a_dead_letter_names_where_the_record_failed_first() -> None:
+    """If the consumer has sent that with the record."""
+    first = outcome(RETRY, record(timestamp=1_000, **ORIGIN))
+    assert headers(first)["mqd-origin-offset"] == "81"
+    last = outcome(RETRY, record(timestamp=1_000, mqd_attempts="2", **ORIGIN))
+    assert last.cause == EXHAUSTED
+    expected = {
+        "__dlq.errors.topic": "orders",
+        "__dlq.errors.partition": "4",
+        "__dlq.errors.offset": "81",
+        "__dlq.errors.timestamp": "12",
+        "__dlq.errors.group": "billing",
+        "mqd-delay-topic": "orders.delay",
+        "mqd-delay-partition": "2",
+        "mqd-delay-offset": "7",
+    }
+    assert expected.items() <= headers(last).items()
+    for wrong in ({"mqd_origin_offset": "x"}, {"mqd_origin_partition": ""}):
+        last = outcome(RETRY, record(timestamp=1_000, mqd_attempts="2", **{**ORIGIN, **wrong}))
+        assert headers(last)["__dlq.errors.offset"] == "7", "all of it, or nothing"
+
+
+def test_a_schedule_without_a_key_is_refused() -> None:
+    """No tombstone could end it."""
+    one = record(mqd_cron="* * * * *")._replace(key=None)
+    [sent] = outcome(DELAY, one).records
+    assert sent.topic == "orders" and "key" in headers(outcome(DELAY, one))["mqd-error"]
+    [dead] = outcome(topic(mqd_dlq_topic="dead"), one).records
+    assert dead.topic == "dead"
+
+
+def test_each_occurrence_of_a_schedule_has_its_own_time() -> None:
+    first = record(timestamp=0, mqd_cron="* * * * *", mqd_ttl="500")
+    found = outcome(DELAY, first, now_ms=60_100)
+    assert found.records[0].record.timestamp == 60_000
+    again = found.records[1].record
+    assert again.timestamp == 60_000, "not in the future: the topic may refuse that"
+    second = outcome(DELAY, again, now_ms=120_100)
+    assert second.records[0].record.timestamp == 120_000 and not second.cause
+    late = outcome(DELAY, again, now_ms=120_500)
+    assert late.cause == EXPIRED and headers(late)["mqd-deliver-at"] == "180000"
 
 
 def test_an_expired_record_is_a_dead_letter_or_dropped() -> None:

@@ -294,7 +294,8 @@ async def exactly_once() -> None:
         found = await arrived(client, TARGET, count)
         assert sorted(int(one.value or b"-1") for one in found) == [*range(count)]
         for one in found:
-            assert header(one, "mqd-due") == one.timestamp + header(one, "mqd-delay")
+            assert header(one, "mqd-due") == one.timestamp
+            assert one.timestamp == header(one, "mqd-delay-timestamp") + header(one, "mqd-delay")
 
 
 @pytest.mark.parametrize("seed", seeds(1, range(20)))
