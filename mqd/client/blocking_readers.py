@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import trio
 
-from mqd.client.arguments import check_number
+from mqd.client.arguments import check_number, shown
 from mqd.client.blocking_loop import BackgroundLoop, as_coroutine, blocking
+from mqd.client.blocking_producers import BlockingProducer
 from mqd.client.consumer import Consumer
+from mqd.client.errors import invalid_type
 from mqd.client.fetched_batches import ARROW_ROWS_MAX, FetchedBatch
 from mqd.client.finding import Finding, FoundRecord
 from mqd.client.group_consumer import GroupConsumer
 from mqd.client.group_member import GroupMetadata
 from mqd.client.ranges import FetchedRange, RangeReader
+from mqd.client.retry import check_retrying, retry_topic_of
+from mqd.protocol.record_reader import Record
 from mqd.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -136,6 +140,32 @@ class BlockingGroupConsumer(BlockingReader[GroupConsumer]):
 
     def resume(self, *partitions: TopicPartition) -> None:
         self._loop.call(as_coroutine(self._wrapped.resume), *partitions)
+
+    def consume_with_retry(
+        self,
+        producer: BlockingProducer,
+        handler: Callable[[Record], object],
+        *,
+        retry_topic: str | None = None,
+        idle_s: float | None = None,
+    ) -> None:
+        """As `GroupConsumer.consume_with_retry`. The calling thread runs `handler`."""
+        if not isinstance(producer, BlockingProducer):
+            raise invalid_type(f"producer is {shown(producer)}", "give one of client.producer()")
+        check_retrying(handler, retry_topic, idle_s)
+        while (batch := self.next(idle_s)) is not None:
+            for record in batch.records:
+                try:
+                    handler(record)
+                except Exception:
+                    producer.retry(
+                        retry_topic or retry_topic_of(batch.topic),
+                        record,
+                        source=TopicPartition(batch.topic, batch.partition),
+                        group=self._wrapped.group_id,
+                    )
+            if not self._wrapped.auto_commit:
+                self.commit()
 
     commit = blocking(GroupConsumer.commit)
     committed = blocking(GroupConsumer.committed)

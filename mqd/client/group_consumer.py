@@ -13,13 +13,15 @@ last batches are read again. For exactly-once delivery see `transactional.py`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 import trio
 
+from mqd.client.arguments import shown
 from mqd.client.cluster import ClusterClient, check_client
 from mqd.client.consumer import ConsumedT, Consumer
-from mqd.client.errors import ClientError
+from mqd.client.errors import ClientError, invalid_type
 from mqd.client.fetched_batches import ConsumedBatch, FetchedBatch
 from mqd.client.fetcher import Fetcher
 from mqd.client.group_commits import GroupCommits
@@ -30,8 +32,11 @@ from mqd.client.membership import Membership
 from mqd.client.nurseries import lasting_nursery
 from mqd.client.offset_specs import OffsetSpec, check_offset_spec, resolve_offsets
 from mqd.client.offsets import CommittedOffset, Offsets, check_offsets
+from mqd.client.producer import Producer
 from mqd.client.resource_arguments import check_partitions
+from mqd.client.retry import check_retrying, retry_topic_of
 from mqd.errors import ErrorCode
+from mqd.protocol.record_reader import Record
 from mqd.types import TopicPartition
 
 
@@ -188,6 +193,52 @@ class GroupConsumer(Consumer):
                 self._unresolved[tp] = object()
                 self._unassign(tp)
         self._wake()
+
+    async def consume_with_retry(
+        self,
+        producer: Producer,
+        handler: Callable[[Record], Awaitable[object]],
+        *,
+        retry_topic: str | None = None,
+        idle_s: float | None = None,
+    ) -> None:
+        """Call `handler` with each record. A record whose handler raises an Exception goes to the
+        retry topic: `retry_topic`, or TOPIC.retry. Its offset is committed after that.
+
+        Returns after `idle_s` seconds without a record; by default, never. Raises ClientError as
+        `next`, `commit` and `Producer.retry`: let it leave the block, and the records since the
+        last commit are read again.
+        """
+        if not isinstance(producer, Producer):
+            raise invalid_type(f"producer is {shown(producer)}", "give one of open_producer")
+        check_retrying(handler, retry_topic, idle_s)
+        while True:
+            batch = None
+            with trio.move_on_after(math.inf if idle_s is None else idle_s):
+                batch = await self.next()
+            if batch is None:
+                return
+            for record in batch.records:
+                try:
+                    await handler(record)
+                except Exception:
+                    await producer.retry(
+                        retry_topic or retry_topic_of(batch.topic),
+                        record,
+                        source=TopicPartition(batch.topic, batch.partition),
+                        group=self.group_id,
+                    )
+            if not self.auto_commit:
+                await self.commit()
+
+    @property
+    def group_id(self) -> str:
+        return self._options.group_id
+
+    @property
+    def auto_commit(self) -> bool:
+        """Whether delivered batches are committed without `commit`."""
+        return self._options.auto_commit
 
     def rejoin_count(self) -> int:
         """The number of assignments that this member has received."""

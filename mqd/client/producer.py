@@ -29,7 +29,12 @@ from mqd.client.nurseries import owned_nursery
 from mqd.client.partitioner import StickyPartitioner
 from mqd.client.producer_options import ProducerOptions, SendingOptions
 from mqd.client.record_checks import Headers, as_headers, check_destination, check_record
-from mqd.client.retry import check_acks, check_failed_record, check_retry_topic
+from mqd.client.retry import (
+    check_acks,
+    check_failed_record,
+    check_retry_topic,
+    origin_headers,
+)
 from mqd.client.routes import Route
 from mqd.errors import ErrorCode
 from mqd.protocol.record_reader import Record
@@ -159,9 +164,19 @@ class Producer(BatchSender):
         self._on_queued(tp)
         return self._queue.reserve_batch(tp, size, trio.current_time())
 
-    async def retry(self, topic: str, record: Record) -> RecordMetadata:
+    async def retry(
+        self,
+        topic: str,
+        record: Record,
+        *,
+        source: TopicPartition | None = None,
+        group: str | None = None,
+    ) -> RecordMetadata:
         """Send a record that could not be processed to a retry topic of mqd, unchanged. The record
         returns after a delay, and is a dead letter in the end. See `attempts_of`.
+
+        With `source`, the partition from which the record comes, and `group`, which has read it,
+        the dead letter names the original record.
 
         Returns when the retry topic has it: only then may its offset be committed. Raises
         ClientError as `send`: do not commit then. INVALID_CONFIG or UNKNOWN_TOPIC_OR_PARTITION:
@@ -169,13 +184,14 @@ class Producer(BatchSender):
         """
         check_topic(topic)
         check_failed_record(record)
+        origin = origin_headers(record, source, group)
         check_acks(self._acks)
         self._check_accepts_records()
         if topic not in self._retry_topics:
             timeout_s = self._options.delivery_timeout_s
             await check_retry_topic(self._client, topic, timeout_s=timeout_s)
             self._retry_topics.add(topic)
-        return await self.send(topic, record.value, record.key, record.headers)
+        return await self.send(topic, record.value, record.key, [*record.headers, *origin])
 
     async def flush(self) -> None:
         """Send everything without lingering. Returns when every record that was enqueued before the

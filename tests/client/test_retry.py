@@ -74,6 +74,50 @@ async def test_a_failed_record_returns_until_it_is_a_dead_letter() -> None:
         assert (dead.key, dead.value, attempts_of(dead)) == (b"k", b"v", 2)
 
 
+@simulated(seed=14)
+async def test_records_whose_handler_raises_are_retried_and_name_their_origin() -> None:
+    async with Cluster(nodes=1) as cluster:
+        client = await cluster.client()
+        await make_topics(client)
+        seen: list[tuple[bytes | None, int]] = []
+
+        async def handle(record: Record) -> None:
+            seen.append((record.value, attempts_of(record)))
+            if record.value == b"bad":
+                raise ValueError("no stock")
+
+        async with open_producer(client) as producer:
+            await producer.send("orders", b"good")
+            first = await producer.send(
+                "orders", b"bad", headers=[("trace", b"7")], timestamp=10**12
+            )
+            async with open_group_consumer(
+                client,
+                "billing",
+                ["orders"],
+                reset="beginning",
+                read_committed=True,
+                auto_commit=False,
+            ) as consumer:
+                with trio.fail_after(60):
+                    await consumer.consume_with_retry(producer, handle, idle_s=15)
+                ends = (await consumer.committed([TopicPartition("orders", 0)])).values()
+                dead = await dead_letter(client)
+        assert seen == [(b"good", 0), (b"bad", 0), (b"bad", 1), (b"bad", 2)]
+        [end] = ends
+        assert end is not None and end.offset >= 4
+        expected = {
+            "trace": b"7",
+            "__dlq.errors.topic": b"orders",
+            "__dlq.errors.partition": b"0",
+            "__dlq.errors.offset": b"%d" % first.offset,
+            "__dlq.errors.timestamp": b"%d" % 10**12,
+            "__dlq.errors.group": b"billing",
+            "__dlq.errors.delivery.count": b"3",
+        }
+        assert expected.items() <= dict(dead.headers).items()
+
+
 @simulated(seed=12)
 async def test_a_transaction_retries_records_with_the_offsets_of_the_group() -> None:
     async with Cluster(nodes=1) as cluster:

@@ -96,6 +96,31 @@ def test_the_offset_of_a_record_that_could_not_be_retried_is_not_committed(
             assert batch is not None and batch.records[0].offset == 0
 
 
+def test_records_whose_handler_raises_are_retried(served: Loopback) -> None:
+    retries = {"mqd.delay.target": "a", "mqd.retry.backoff": "1s"}
+    seen: list[bytes | None] = []
+
+    def handle(record: Record) -> None:
+        seen.append(record.value)
+        if record.value == b"bad":
+            raise ValueError("no stock")
+
+    with connect(served.address) as client:
+        client.admin.create_topic("a", 1)
+        client.admin.create_topic("a.again", 1, configs=retries)
+        with client.producer() as producer:
+            for value in (b"bad", b"good"):
+                producer.send("a", value)
+            with client.group_consumer("g", ["a"], reset="beginning") as consumer:
+                with pytest.raises(TypeError, match="handler is 5"):
+                    consumer.consume_with_retry(producer, 5)  # type: ignore[arg-type]
+                consumer.consume_with_retry(producer, handle, retry_topic="a.again", idle_s=0.5)
+        with client.consumer({TopicPartition("a.again", 0): "beginning"}, end="end") as reader:
+            [record] = [record for batch in reader for record in batch.records]
+    assert seen == [b"bad", b"good"]
+    assert record.value == b"bad" and dict(record.headers)["mqd-origin-group"] == b"g"
+
+
 def test_share_groups(served: Loopback) -> None:
     with connect(served.address) as client:
         client.admin.create_topic("a", 1)

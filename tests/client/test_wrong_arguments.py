@@ -279,7 +279,7 @@ RECORD = {
     "partition": 0,
 }
 SENT = {**RECORD, "deliver_at": 1, "delay": None}
-FAILED = {"topic": "a", "record": Record(0, 1, b"k", b"v")}
+FAILED = {"topic": "a", "record": Record(0, 1, b"k", b"v"), "source": A0, "group": "g"}
 OFFSETS = {"offsets": {A0: CommittedOffset(1)}, "group": GroupMetadata("g")}
 METHODS: dict[type, dict[str, Arguments]] = {
     Admin: ADMIN,
@@ -324,6 +324,12 @@ METHODS: dict[type, dict[str, Arguments]] = {
         "commit": {"offsets": {A0: 1}},
         "committed": {"partitions": [A0]},
         "rewind": {},
+        "consume_with_retry": {
+            "producer": None,
+            "handler": print,
+            "retry_topic": "a.retry",
+            "idle_s": 0.01,
+        },
     },
     RangeReader: {"next": {}},
     ShareConsumer: {"next": {}, "flush": {}},
