@@ -38,6 +38,7 @@ SUITE := $(PYTEST) -q -n auto --maxprocesses 4 --ignore tests/conformance --igno
 .PHONY: help run test lint format unit slow hostile longest-steps constraints clean \
   spark-test spark-demo chaos-spark bench-spark bench-client \
   conformance conformance-kafka conformance-cluster conformance-kafka-cluster conformance-groups \
+  conformance-share \
   simulate simulate-bugs simulate-bugs-count \
   chaos chaos-cluster chaos-rolling chaos-upgrade chaos-exactly-once chaos-share \
   bench bench-failover bench-rebalance bench-compaction bench-replicated bench-queues
@@ -144,6 +145,14 @@ conformance-kafka-cluster: $(STAMP)
 conformance-groups: $(STAMP)
 	@$(PYTEST) -q tests/conformance/test_groups.py tests/conformance/test_cluster_groups.py \
 	  $(if $(NODES),--nodes $(NODES))
+
+## Run members of share groups of franz-go and of KafkaShareConsumer,
+## and kafka-share-groups.sh (minutes; needs Go, a JDK, and the jars of
+## Apache Kafka: scripts/kafka.sh fetch).
+## [KIND=mqd or kafka]
+conformance-share: $(STAMP)
+	@$(PYTEST) -q tests/conformance/test_share_clients.py tests/conformance/test_share_groups.py \
+	  --kind $(KIND)
 
 ## Simulate clusters with faults in virtual time, one run for each
 ## seed.

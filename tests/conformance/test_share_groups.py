@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 from confluent_kafka import Producer
@@ -114,6 +115,116 @@ def test_kafkas_tool_describes_resets_and_deletes_groups(
     assert [topic, "Successful"] in [line.split() for line in deleted.splitlines()], deleted
     tool(shares, GROUPS, "--delete", *one)
     assert group not in tool(shares, GROUPS, "--list").split()
+
+
+class Acting:
+    """A member of a group in a share session, until the end of the block."""
+
+    def __init__(self, shares: Broker, topic: str, group: str) -> None:
+        self._stack = ExitStack()
+        client = self._stack.enter_context(connect(shares.address))
+        self.consumer = self._stack.enter_context(
+            client.share_consumer(group, [topic], mode="explicit", max_records=10)
+        )
+        self.first = next_of(self.consumer)
+
+    def __enter__(self) -> Acting:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+def columns(text: str, name: str) -> list[list[str]]:
+    """The words of the lines that begin with this name."""
+    rows = [line.split() for line in text.splitlines()]
+    return [row for row in rows if row and row[0] == name]
+
+
+@pytest.mark.slow
+def test_kafkas_tool_shows_active_groups(shares: Broker, new_name: Callable[[], str]) -> None:
+    """kafka-share-groups.sh --list, and --describe with --state, --members and --offsets."""
+    topic, group = new_name(), new_name()
+    prepare(shares, topic, group)
+
+    def describe(*options: str) -> list[list[str]]:
+        return columns(tool(shares, GROUPS, "--describe", *options), group)
+
+    with Acting(shares, topic, group) as member:
+        member.first.accept()
+        listed = tool(shares, GROUPS, "--list", "--state")
+        assert [group, "Stable"] in [line.split() for line in listed.splitlines()]
+        (row,) = describe("--group", group, "--state")
+        assert row[-2:] == ["Stable", "1"], row
+        (row,) = describe("--all-groups", "--state", "--verbose")
+        assert "Stable" in row and row[-1] == "1", row
+        (row,) = describe("--group", group, "--members")
+        assert f"{topic}:0" in row, row
+        (row,) = describe("--group", group, "--members", "--verbose")
+        assert f"{topic}:0" in row, row
+        (row,) = describe("--group", group, "--offsets")
+        assert row[1:3] == [topic, "0"] and row[-1] == str(RECORDS - 1), row
+        (row,) = describe("--group", group, "--offsets", "--verbose")
+        assert row[1:3] == [topic, "0"] and row[-1] == str(RECORDS - 1), row
+
+
+@pytest.mark.slow
+def test_kafkas_tool_leaves_active_groups_alone(
+    shares: Broker, new_name: Callable[[], str]
+) -> None:
+    topic, group = new_name(), new_name()
+    prepare(shares, topic, group)
+    one, named = ("--group", group), ("--topic", topic)
+    with Acting(shares, topic, group):
+        for options, cause in (
+            (("--delete", *one), "is not EMPTY"),
+            (("--delete-offsets", *one, *named), "not empty"),
+            (("--reset-offsets", *one, *named, "--to-earliest", "--execute"), "not empty"),
+        ):
+            refused = run_tool(shares, GROUPS, *options)
+            assert cause in refused.stdout + refused.stderr, refused
+    missing = new_name()
+    refused = run_tool(shares, GROUPS, "--describe", "--group", missing)
+    assert f"Group {missing} not found." in refused.stdout + refused.stderr
+
+
+@pytest.mark.slow
+def test_kafkas_tool_resets_offsets(shares: Broker, new_name: Callable[[], str]) -> None:
+    """To the end, to a time, and of all topics; a group that does not exist is created."""
+    topic, group = new_name(), new_name()
+    prepare(shares, topic, group)
+    reset = ("--reset-offsets", "--group", group, "--execute")
+
+    def lag() -> str:
+        described = tool(shares, GROUPS, "--describe", "--group", group)
+        (row,) = columns(described, group)
+        return row[-1]
+
+    tool(shares, GROUPS, *reset, "--topic", topic, "--to-latest")
+    assert lag() == "0"
+    tool(shares, GROUPS, *reset, "--all-topics", "--to-datetime", "2020-01-01T00:00:00.000")
+    assert lag() == str(RECORDS)
+    both = ("--delete", "--group", group, "--group", new_name())
+    deleted = run_tool(shares, GROUPS, *both)
+    assert group not in tool(shares, GROUPS, "--list").split(), deleted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("option, again", [("--reject", 0), ("--release", 10)])
+def test_kafkas_console_consumer_gives_records_back(
+    shares: Broker, new_name: Callable[[], str], option: str, again: int
+) -> None:
+    """kafka-console-share-consumer.sh --reject and --release."""
+    topic, group = new_name(), new_name()
+    prepare(shares, topic, group)
+    consume = ("--topic", topic, "--group", group, "--timeout-ms", "10000")
+    done = run_tool(shares, CONSUMER, *consume, "--max-messages", "10", option)
+    first = [line for line in done.stdout.splitlines() if line.startswith("value-")]
+    assert len(first) == 10, done.stderr
+    rest = run_tool(shares, CONSUMER, *consume)
+    lines = rest.stdout.splitlines()
+    assert sum(line in first for line in lines) == again, rest.stderr
+    assert set(lines) | set(first) >= {f"value-{number}" for number in range(RECORDS)}
 
 
 @pytest.mark.slow
