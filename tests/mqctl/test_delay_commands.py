@@ -14,7 +14,7 @@ import trio
 from mqd.client import connect, open_producer
 from tests.nodes import node
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]  # many processes
 
 
 async def test_commands(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.nodes import node
 
 from .real import Mqctl
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]  # many processes
 
 
 def letter_headers(topic: str, offset: int, timestamp: int) -> list[tuple[str, bytes]]:
