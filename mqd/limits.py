@@ -555,6 +555,8 @@ FOUND_RECORDS_MAX = 1_000
 """Records in one response of a lookup by key."""
 FOUND_BYTES_MAX = 1 * MIB
 """Their bytes. One record may be larger."""
+FOUND_HEADERS_MAX = 10_000
+"""Headers of a record that a lookup returns: 10 ms."""
 FIND_SCANNED_BYTES_MAX = 64 * MIB
 """Bytes that one lookup by key reads and decompresses, about: 200 ms. The client goes on."""
 FIND_SECONDS_MAX = 1.0

@@ -4,15 +4,15 @@ lookup. As record_scan.py, they skip most of the bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import NamedTuple
 
 from mqd.protocol.batch import BatchHeader, corrupt
 from mqd.protocol.record_reader import INT64_MAX, INT64_MIN, Record, read_record, read_varint
 
 RECORDS_AT_ONCE = 4096
 """Records of a scan between two pauses: 2 to 4 ms."""
-_MATCH_WEIGHT = 16
-"""A record with the key takes as long as so many others."""
 
 
 def add_hashes(
@@ -73,16 +73,31 @@ def add_hashes(
     return smallest, largest
 
 
-def records_with_key(
-    records: bytes | memoryview, header: BatchHeader, key: bytes
-) -> Iterator[Record | None]:
-    """The records with this key, in their order. None for a pause after the time of
-    `RECORDS_AT_ONCE` records without the key.
+Place = tuple[int, int, int]
+"""Where a record is in its batch, its offset, its timestamp. A plain tuple is made faster."""
 
-    MqError(CORRUPT_MESSAGE) if the records cannot be read. 0.5 us a record without the key.
+
+class Bounds(NamedTuple):
+    """Which records with a key are wanted: ends are exclusive."""
+
+    start_offset: int
+    end_offset: int
+    since: int
+    until: int
+
+
+def places_with_key(
+    records: bytes | memoryview, header: BatchHeader, key: bytes, bounds: Bounds, to: deque[Place]
+) -> Generator[None, None, int]:
+    """Add the places of the wanted records with this key to `to`, in their order, and return their
+    number. Pauses after `RECORDS_AT_ONCE` records.
+
+    MqError(CORRUPT_MESSAGE) if the records cannot be read. 0.5 us a record without the key, 1 us
+    with it.
     """
-    position, end, wanted, weight = 0, len(records), len(key), 0
+    position, end, wanted, count = 0, len(records), len(key), 0
     fixed_timestamp = header.max_timestamp if header.is_log_append_time else None
+    base_offset, base_timestamp = header.base_offset, header.base_timestamp
     try:
         for index in range(header.records_count):
             start = position
@@ -95,15 +110,18 @@ def records_with_key(
                 following = position + byte
             if following > end or following <= position:
                 raise corrupt(f"record {index} does not end")
-            position += 1  # attributes
-            if records[position] < 0x80:
-                position += 1
+            byte = records[position + 1]  # after the attributes
+            if byte < 0x80:
+                position += 2
+                timestamp_delta = (byte >> 1) ^ -(byte & 1)
             else:
-                _, position = read_varint(records, position, 10)
-            if records[position] < 0x80:
+                timestamp_delta, position = read_varint(records, position + 1, 10)
+            byte = records[position]
+            if byte < 0x80:
                 position += 1
+                offset_delta = (byte >> 1) ^ -(byte & 1)
             else:
-                _, position = read_varint(records, position, 5)
+                offset_delta, position = read_varint(records, position, 5)
             byte = records[position]
             if byte < 0x80:
                 position += 1
@@ -111,25 +129,31 @@ def records_with_key(
             else:
                 size, position = read_varint(records, position, 5)
             if size == wanted and records[position : position + size] == key:
-                _, timestamp_delta, offset_delta, found, value, headers = read_record(
-                    records, start, end
-                )
                 timestamp = (
-                    header.base_timestamp + timestamp_delta
-                    if fixed_timestamp is None
-                    else fixed_timestamp
+                    base_timestamp + timestamp_delta if fixed_timestamp is None else fixed_timestamp
                 )
                 if not (
                     0 <= offset_delta <= header.last_offset_delta
                     and INT64_MIN <= timestamp <= INT64_MAX
                 ):
                     raise corrupt(f"record {index} has offset delta {offset_delta}")
-                yield Record(header.base_offset + offset_delta, timestamp, found, value, headers)
-                weight += _MATCH_WEIGHT
+                offset = base_offset + offset_delta
+                if (
+                    bounds.start_offset <= offset < bounds.end_offset
+                    and bounds.since <= timestamp < bounds.until
+                ):
+                    to.append((start, offset, timestamp))
+                    count += 1
             position = following
-            weight += 1
-            if weight >= RECORDS_AT_ONCE:
-                weight = 0
-                yield None
+            if index % RECORDS_AT_ONCE == RECORDS_AT_ONCE - 1:
+                yield
     except IndexError:
         raise corrupt("a record is cut off") from None
+    return count
+
+
+def record_at(records: bytes | memoryview, place: Place, headers_max: int) -> Record:
+    """The record there. Raises MqError: CORRUPT_MESSAGE, or MESSAGE_TOO_LARGE for more headers."""
+    start, offset, timestamp = place
+    _, _, _, key, value, headers = read_record(records, start, len(records), headers_max)
+    return Record(offset, timestamp, key, value, headers)

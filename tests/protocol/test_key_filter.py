@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 from hypothesis import given, settings, strategies as st
 
@@ -17,7 +19,7 @@ from mqd.protocol.key_filter import (
     hash_of,
     section_bytes,
 )
-from mqd.protocol.key_scan import add_hashes, records_with_key
+from mqd.protocol.key_scan import Bounds, Place, add_hashes, places_with_key, record_at
 from mqd.protocol.record_reader import Record, record_bytes
 
 
@@ -95,6 +97,7 @@ def test_sections_of_segments() -> None:
     assert section_bytes(1 << 30) == 1 << 20
 
 
+EVERYTHING = Bounds(0, 1 << 60, -(1 << 60), 1 << 60)
 keys = st.one_of(st.none(), st.sampled_from((b"", b"k", b"key" * 50)), st.binary(max_size=3))
 rows = st.lists(
     st.builds(
@@ -121,7 +124,12 @@ def test_scans_find_each_key(records: list[Record], fixed: bool) -> None:
     times = [77] if fixed else [one.timestamp for one in records]
     assert (smallest, largest) == (min(times), max(times))
     for key in (b"", b"k", b"key" * 50, b"absent"):
-        found = [one for one in records_with_key(content, header, key) if one is not None]
+        places: deque[Place] = deque()
+        for _ in places_with_key(
+            content, header, key, Bounds(0, 1 << 60, -(1 << 60), 1 << 60), places
+        ):
+            pass
+        found = [record_at(content, place, 100) for place in places]
         assert [(one.offset, one.value) for one in found] == [
             (5 + at, one.value) for at, one in enumerate(records) if one.key == key
         ]

@@ -17,12 +17,13 @@ nothing below the limit, the segment is looked up again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from mqd.errors import ErrorCode, MqError
+from mqd.limits import FOUND_HEADERS_MAX
 from mqd.log.disk.key_chunk import CHUNK_BYTES, HEADERS_AT_ONCE, Hit, KeyChunk, Unreadable, Wanted
 from mqd.log.disk.segment_reading import walk
 from mqd.log.partition_log import PartitionLog
@@ -30,7 +31,7 @@ from mqd.log.segment import Segment
 from mqd.protocol.batch import BatchHeader
 from mqd.protocol.files import BadBatch, FileFormatError
 from mqd.protocol.key_filter import KeyFilter, hash_of
-from mqd.protocol.key_scan import records_with_key
+from mqd.protocol.key_scan import Bounds, Place, places_with_key, record_at
 from mqd.protocol.record_reader import Record
 from mqd.protocol.slices import WHOLE_SLICE
 from mqd.types import NO_OFFSET, Offset
@@ -40,8 +41,10 @@ if TYPE_CHECKING:
 
 _WEIGHT_OF_A_SEGMENT = WHOLE_SLICE // 2
 """It opens a file or two, and reads a few blocks."""
-_RECORD_BYTES = 100
-"""The bytes of a record of the result besides its content."""
+_RECORD_BYTES = _HEADER_BYTES = 100
+"""The bytes of a record of the result, and of each header, besides their content."""
+_DECODED_AT_ONCE = WHOLE_SLICE // 4
+"""Records in one slice: 2 us each, without headers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ class FoundRecord(NamedTuple):
         return (
             _RECORD_BYTES
             + len(record.value or b"")
-            + sum(len(name) + len(value or b"") + 20 for name, value in record.headers)
+            + sum(len(name) + len(value or b"") + _HEADER_BYTES for name, value in record.headers)
         )
 
 
@@ -323,19 +326,16 @@ class KeySearch:
             yield from self._read(chunk, one, at)
             at = chunk.position
             for hit in chunk.hits:
-                matches = self._matches(hit)
-                for found in matches:
-                    if found is None:
-                        yield WHOLE_SLICE
-                    elif isinstance(found, int):
+                for found in self._matches_up(hit):
+                    if isinstance(found, int):
                         yield found
-                    else:
-                        result.records.append(found)
-                        self._bytes += found.size
-                        self._move_to(found.record.offset + 1)
-                        if self._is_full():
-                            chunk.release()
-                            return
+                        continue
+                    result.records.append(found)
+                    self._bytes += found.size
+                    self._move_to(found.record.offset + 1)
+                    if self._is_full():
+                        chunk.release()
+                        return
             unreadable = chunk.unreadable
             chunk.release()
             if unreadable is not None:
@@ -364,21 +364,20 @@ class KeySearch:
             at = chunk.position
             for hit in chunk.hits:
                 try:
-                    for found in self._matches(hit):
-                        if not isinstance(found, FoundRecord):
-                            yield WHOLE_SLICE if found is None else found
-                            continue
-                        newest.append(found)
-                        size += found.size
-                        while len(newest) > 1 and (
-                            len(result.records) + len(newest) > query.records_max
-                            or self._bytes + size - newest[0].size >= query.bytes_max
-                        ):
-                            size -= newest.popleft().size
-                            is_cut = True
+                    tail = yield from self._newest_of(hit)
                 except _Unreadable as failure:  # the newer records come first
                     newest.clear()
                     size, is_cut, unreadable = 0, False, failure
+                    continue
+                for found in tail:
+                    newest.append(found)
+                    size += found.size
+                    while len(newest) > 1 and (
+                        len(result.records) + len(newest) > query.records_max
+                        or self._bytes + size - newest[0].size >= query.bytes_max
+                    ):
+                        size -= newest.popleft().size
+                        is_cut = True
             if chunk.unreadable is not None:
                 newest.clear()
                 size, is_cut = 0, False
@@ -410,39 +409,65 @@ class KeySearch:
                 f"there with {chunk.first_offset}"
             )
 
-    def _matches(self, hit: Hit) -> Iterator[FoundRecord | int | None]:
-        """The records of a batch that the client may see. Numbers and None are for pauses."""
-        query, log, header = self._query, self._log, hit.header
-        hidden: bool | None = None
+    def _matches_up(self, hit: Hit) -> Iterator[FoundRecord | int]:
+        """The records of a batch that the client may see. Numbers are for pauses."""
+        places: deque[Place] = deque()
+        is_visible = False
         try:
-            for record in records_with_key(hit.records, header, query.key):
-                if record is None:
-                    yield None
-                    continue
-                if not query.since <= record.timestamp < query.until or not self._is_wanted(
-                    record.offset
-                ):
-                    continue
-                if hidden is None:
-                    hiding = self._sources.is_hidden(log, header)
-                    while True:
-                        try:
-                            yield next(hiding)
-                        except StopIteration as end:
-                            hidden = end.value
-                            break
-                if hidden:
-                    return
-                yield FoundRecord(record, header.partition_leader_epoch)
+            scan = places_with_key(hit.records, hit.header, self._query.key, self._bounds(), places)
+            is_left = True
+            while is_left:
+                is_left = next(scan, 0) is None
+                if places and not is_visible:
+                    if (yield from self._is_hidden(hit.header)):
+                        return
+                    is_visible = True
+                for number, place in enumerate(places, start=1):
+                    yield self._found(hit, place)
+                    if number % _DECODED_AT_ONCE == 0:
+                        yield WHOLE_SLICE
+                places.clear()
+                yield WHOLE_SLICE
         except MqError as error:
-            raise _Unreadable(Unreadable(header, error), newest_first=query.newest_first) from None
+            raise _Unreadable(Unreadable(hit.header, error), newest_first=False) from None
 
-    def _is_wanted(self, offset: Offset) -> bool:
-        result, log = self.result, self._log
-        if self._query.newest_first:
-            return log.log_start_offset <= offset < result.next_offset
-        start = max(result.next_offset, log.log_start_offset)
-        return start <= offset < self._query.limit_offset
+    def _newest_of(self, hit: Hit) -> Generator[int, None, Sequence[FoundRecord]]:
+        """The last records of a batch that the client may see, in their order: one more than fit
+        into the result, if there are so many.
+        """
+        query = self._query
+        places: deque[Place] = deque(maxlen=query.records_max + 1)
+        newest: deque[FoundRecord] = deque()
+        size = 0
+        try:
+            for _ in places_with_key(hit.records, hit.header, query.key, self._bounds(), places):
+                yield WHOLE_SLICE
+            if not places or (yield from self._is_hidden(hit.header)):
+                return ()
+            for number, place in enumerate(reversed(places), start=1):
+                newest.appendleft(self._found(hit, place))
+                size += newest[0].size
+                if number % _DECODED_AT_ONCE == 0:
+                    yield WHOLE_SLICE
+                if len(newest) > 1 and size > query.bytes_max + newest[0].size:
+                    break
+        except MqError as error:
+            raise _Unreadable(Unreadable(hit.header, error), newest_first=True) from None
+        return newest
+
+    def _found(self, hit: Hit, place: Place) -> FoundRecord:
+        record = record_at(hit.records, place, FOUND_HEADERS_MAX)
+        return FoundRecord(record, hit.header.partition_leader_epoch)
+
+    def _is_hidden(self, header: BatchHeader) -> Generator[int, None, bool]:
+        return self._sources.is_hidden(self._log, header)
+
+    def _bounds(self) -> Bounds:
+        query, at, log_start = self._query, self.result.next_offset, self._log.log_start_offset
+        offsets = (
+            (log_start, at) if query.newest_first else (max(at, log_start), query.limit_offset)
+        )
+        return Bounds(*offsets, query.since, query.until)
 
 
 def _length(size: int) -> bytes:

@@ -13,6 +13,7 @@ import trio
 from hypothesis import given, settings, strategies as st
 
 from mqd.errors import ErrorCode, MqError
+from mqd.limits import FOUND_HEADERS_MAX
 from mqd.log.disk import key_chunk, key_search
 from mqd.log.disk.key_filter_build import filter_path
 from mqd.log.log_config import LogConfig
@@ -158,6 +159,49 @@ async def test_a_lookup_reads_the_segments_that_may_have_the_key(harness: Harnes
     assert [record.offset for record in found.records] == [20]
     assert (found.segments_read, found.segments_filtered, found.segments_unindexed) == (1, 6, 0)
     assert find(harness, log, b"absent").scanned_bytes == 0
+
+
+async def test_only_the_newest_records_of_a_large_batch_are_decoded(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await harness.service.start()
+    log = harness.open(LogConfig())
+    harness.write(log, records(*[b"k"] * 500))
+    await sync_and_commit(harness, log)
+    decoded: list[int] = []
+
+    def counted(data: bytes, place: key_scan.Place, headers_max: int) -> Record:
+        decoded.append(place[1])
+        return key_scan.record_at(data, place, headers_max)
+
+    monkeypatch.setattr(key_search, "record_at", counted)
+    for records_max, bytes_max in ((3, 1 << 20), (1000, 400)):
+        decoded.clear()
+        found = find(
+            harness,
+            log,
+            b"k",
+            newest_first=True,
+            since=NOW + 490,
+            records_max=records_max,
+            bytes_max=bytes_max,
+        )
+        assert [record.offset for record in found.records] == [*range(499, 489, -1)]
+        assert len(decoded) <= 2 * len(found.records)
+
+
+@pytest.mark.parametrize("newest_first", (False, True))
+async def test_a_record_with_too_many_headers_is_an_error(
+    harness: Harness, newest_first: bool
+) -> None:
+    await harness.service.start()
+    log = harness.open(LogConfig())
+    headers = [("", b"")] * (FOUND_HEADERS_MAX + 1)
+    harness.write(log, build_batch([Record(0, NOW, b"k", b"v", headers)]))
+    await sync_and_commit(harness, log)
+    with pytest.raises(MqError, match="10001 headers") as refused:
+        find(harness, log, b"k", newest_first=newest_first)
+    assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
 async def test_without_filters_everything_is_read(harness: Harness) -> None:
