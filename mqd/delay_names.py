@@ -6,6 +6,10 @@ from __future__ import annotations
 
 from typing import Final
 
+RESERVED_PREFIX: Final = "__mqd_relay"
+"""Transactional ids and groups whose names begin so are written by nodes only. Clients can read
+them."""
+
 TARGET_CONFIG: Final = "mqd.delay.target"
 REPLACE_CONFIG: Final = "mqd.delay.replace"
 BACKOFF_CONFIG: Final = "mqd.retry.backoff"

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mqd.delay_names import RESERVED_PREFIX
 from mqd.errors import ErrorCode, MqError
+from mqd.types import PRODUCER_ACCESS, PRODUCER_OWNER
 
 
 def _needs_acl(resource: str) -> str:
@@ -64,7 +66,10 @@ REMEDIES: dict[ErrorCode, str] = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: _needs_acl("--topic NAME"),
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: _needs_acl("--cluster"),
     ErrorCode.GROUP_AUTHORIZATION_FAILED: _needs_acl("--group NAME"),
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _needs_acl("--transactional-id ID"),
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
+        f"if the topic has {PRODUCER_ACCESS}, another id may own it: see {PRODUCER_OWNER} in `mqctl "
+        f"topic config get TOPIC`; otherwise the id {_needs_acl('--transactional-id ID')}"
+    ),
     ErrorCode.SECURITY_DISABLED: "set authorizer.class.name on every node, see docs/SECURITY.md",
     ErrorCode.GROUP_ID_NOT_FOUND: "list the groups with `mqctl group list`",
     ErrorCode.NON_EMPTY_GROUP: "stop its members first; list them with `mqctl group describe`",
@@ -116,7 +121,7 @@ class ClientError(MqError):
 
     def __init__(self, code: ErrorCode, message: str = "", *, remedy: str = "") -> None:
         super().__init__(code, message)
-        self.remedy = remedy or REMEDIES.get(code, "")
+        self.remedy = remedy or _remedy_of(code, message)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles as it is, whatever its constructor takes."""
@@ -132,6 +137,21 @@ class ClientError(MqError):
     def retriable(self) -> bool:
         """Whether the same call may succeed a little later."""
         return self.code.retriable
+
+
+def _remedy_of(code: ErrorCode, message: str) -> str:
+    if code in _DENIED:
+        if RESERVED_PREFIX in message:
+            return (
+                "nodes own the groups and transactional ids that begin with "
+                f"{RESERVED_PREFIX}: clients can only read them"
+            )
+        if PRODUCER_ACCESS in message:
+            return (
+                f"`mqctl topic config get TOPIC` shows {PRODUCER_ACCESS} and {PRODUCER_OWNER}: use "
+                "a transactional producer with that id, or wait until it is idle"
+            )
+    return REMEDIES.get(code, "")
 
 
 def _rebuild(
@@ -314,7 +334,9 @@ def error_from_wire(code: int, subject: str, detail: str | None = None) -> Clien
             f"{subject}: error code {code}, which this client does not know",
         )
     name = known.name.lower().removesuffix("_exception").replace("_", " ")
-    reason = _DENIED.get(known) or detail or name
+    reason = detail or name
+    if known in _DENIED and not reason.startswith(_DENIED[known]):
+        reason = _DENIED[known]
     is_complete = reason.lower().startswith(f"{subject.lower()} ") or (
         known is ErrorCode.SECURITY_DISABLED and detail
     )

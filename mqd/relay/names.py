@@ -6,10 +6,7 @@ from hashlib import sha256
 from typing import Final
 from uuid import UUID
 
-RESERVED_PREFIX: Final = "__mqd_relay"
-"""Transactional ids and groups whose names begin so are written by nodes only. Clients can read
-them."""
-
+from mqd.delay_names import RESERVED_PREFIX
 
 _PART_BYTES_MAX: Final = 1000
 

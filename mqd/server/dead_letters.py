@@ -6,7 +6,10 @@ the second always have key, value and headers of the record.
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable
+from typing import Final
 
 from mqd.controller.image import MetadataImage
 from mqd.coordinator.shard import GroupOptions
@@ -21,7 +24,11 @@ from mqd.share.dead_letters import Source, Target, progress_group, transactional
 from mqd.share.ports import ShareKey
 from mqd.share.ttl import OFF
 
-GROUP_COPIES = "errors.deadletterqueue.copy.record.enable"
+logger = logging.getLogger(__name__)
+
+GROUP_COPIES: Final = "errors.deadletterqueue.copy.record.enable"
+WARN_EVERY_SECONDS: Final = 300.0
+_WARNED_MAX: Final = 1000
 
 
 class DeadLetters:
@@ -43,6 +50,8 @@ class DeadLetters:
         self._clock = clock
         self._entropy = entropy
         self._create_topic = create_topic
+        self._warned: dict[tuple[str, str], float] = {}
+        """(group, topic) -> when the last warning was logged."""
 
     def target(self, group_id: str, topic: str) -> Target | None:
         image = self._image()
@@ -50,10 +59,30 @@ class DeadLetters:
         copies: bool = self._options.group(group_id, GROUP_COPIES)
         if not name:
             name, copies = image.topic_configs(topic).get(DEAD_LETTERS_CONFIG, ""), True
-        if not name or name == topic:
+        if not name:
+            return None
+        if name == topic:
+            self._warn(group_id, topic)
             return None
         found = image.topics.get(name)
         return Target(name, 0 if found is None else len(found.partitions), copies)
+
+    def _warn(self, group_id: str, topic: str) -> None:
+        """A letter in the topic itself would be delivered to the group again."""
+        now = self._clock.monotonic()
+        if now - self._warned.get((group_id, topic), -math.inf) < WARN_EVERY_SECONDS:
+            return
+        if len(self._warned) >= _WARNED_MAX:
+            self._warned.clear()
+        self._warned[group_id, topic] = now
+        logger.warning(
+            "records that a share group gives up are dropped group=%s topic=%s "
+            "reason='its dead letters would go to the topic itself' "
+            "remedy='name another topic in %s of the group'",
+            group_id,
+            topic,
+            GROUP_DEAD_LETTERS,
+        )
 
     def ttl_ms(self, topic: str) -> int:
         text = self._image().topic_configs(topic).get(TTL_CONFIG)

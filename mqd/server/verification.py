@@ -286,8 +286,8 @@ def produce_refusal(code: ErrorCode, supported: SupportedOperation) -> MqError:
         return MqError(ErrorCode.NOT_ENOUGH_REPLICAS, reason)
     if code is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
         reason = (
-            "Another transactional id owns the topic (mqd.producer.access=exclusive). "
-            "DescribeConfigs shows it as mqd.producer.owner"
+            "Transactional Id authorization failed. Another transactional id owns the topic "
+            "(mqd.producer.access=exclusive). DescribeConfigs shows it as mqd.producer.owner"
         )
         return MqError(code, reason)
     if code is ErrorCode.INVALID_TXN_STATE:

@@ -22,9 +22,10 @@ from mqd.delay_names import (
     DLQ_PREFIX,
     DLQ_TIMESTAMP,
     DLQ_TOPIC,
+    RESERVED_PREFIX,
 )
 from mqd.protocol.record_reader import Record
-from mqd.relay.names import RESERVED_PREFIX, shortened
+from mqd.relay.names import shortened
 from mqd.types import Offset
 
 LETTERS_AT_ONCE: Final = 64

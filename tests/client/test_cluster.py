@@ -313,10 +313,18 @@ def test_denied_requests_have_one_sentence_and_one_remedy() -> None:
     ):
         error = error_from_wire(code, "it", detail)
         assert error.message == f"it: {sentence} authorization failed."
-        assert error.remedy == (
+        assert error.remedy.endswith(
             "needs an ACL: see `authorization result=denied` in the broker's log, or `mqctl acl "
             f"check User:NAME OPERATION {option}`"
         )
+    named = "Topic authorization failed. Nodes would write records to 'x', ..."
+    error = error_from_wire(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "it", named)
+    assert error.message == f"it: {named}", "the broker names another resource"
+    error = error_from_wire(ErrorCode.GROUP_AUTHORIZATION_FAILED, "group '__mqd_relay.delay.a'")
+    assert "nodes own" in error.remedy and "ACL" not in error.remedy
+    owned = "Transactional Id authorization failed. The topic ... (mqd.producer.access). Set ..."
+    error = error_from_wire(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a-0", owned)
+    assert "mqd.producer.owner" in error.remedy and "ACL" not in error.remedy
     error = error_from_wire(ErrorCode.SECURITY_DISABLED, "it", "No Authorizer is configured.")
     assert error.message == "No Authorizer is configured."
     assert "set authorizer.class.name on every node" in error.remedy

@@ -20,11 +20,16 @@ async def create(client: Client, name: str, **configs: str) -> ErrorCode:
     return ErrorCode(response["topics"][0]["error_code"])
 
 
-async def alter(client: Client, name: str, key: str, value: str) -> ErrorCode:
+async def alter(
+    client: Client, name: str, key: str, value: str, *, resource_type: int = 2
+) -> ErrorCode:
     config = {"name": key, "config_operation": 0, "value": value}
-    resource = {"resource_type": 2, "resource_name": name, "configs": [config]}
+    resource = {"resource_type": resource_type, "resource_name": name, "configs": [config]}
     response = await client("incremental_alter_configs", 1, resources=[resource])
-    return ErrorCode(response["responses"][0]["error_code"])
+    [row] = response["responses"]
+    if row["error_code"] == DENIED:
+        assert value in row["error_message"], "it names the topic that needs WRITE"
+    return ErrorCode(row["error_code"])
 
 
 @simulated(seed=1)
@@ -44,6 +49,14 @@ async def test_the_target_needs_write() -> None:
         assert await create(alice, "alices2", delay_target="orders") is DENIED
         assert await alter(alice, "alices", TARGET, "orders") is DENIED
         assert await alter(alice, "alices", "mqd.dlq.topic", "orders") is DENIED
+        group = grant("ALTER_CONFIGS", name="billing", resource_type=3)
+        await admin("create_acls", 3, creations=group)
+        letters = "errors.deadletterqueue.topic.name"
+
+        async def may_name_letters() -> ErrorCode:
+            return await alter(alice, "billing", letters, "orders", resource_type=32)
+
+        await until(may_name_letters, DENIED)
         await admin("create_acls", 3, creations=grant("WRITE"))
 
         async def may_relay() -> ErrorCode:

@@ -22,8 +22,8 @@ from mqd.controller.delta import Delta
 from mqd.controller.image import MetadataImage
 from mqd.controller.records import CreateTopic
 from mqd.controller.replay import replay
+from mqd.delay_names import RESERVED_PREFIX
 from mqd.errors import ErrorCode, MqError
-from mqd.relay.names import RESERVED_PREFIX
 from mqd.server.producer_access import refusal
 from mqd.testing import Cluster, run
 from mqd.types import PRODUCER_ACCESS, PRODUCER_OWNER, TopicPartition

@@ -24,7 +24,7 @@ from mqd.protocol.slices import Slices
 from mqd.security.acls import CLUSTER_NAME, Operation, ResourceType as AclResource
 from mqd.server.authorization import is_authorized, permissions_of, refusal
 from mqd.server.context import Context
-from mqd.server.delay_access import may_relay_to
+from mqd.server.delay_access import relay_refusal
 from mqd.server.handlers.admin import DEFAULT_TIMEOUT_MS, at_controller, log_without_effect
 from mqd.server.portions import with_fields
 from mqd.server.slices import finished_in_slices
@@ -86,17 +86,15 @@ def without_denied(context: Context, request: Any) -> Slices[tuple[Any, list[dic
     for row in request.resources:
         found = acl_resource(row)
         yield 1
-        if (
-            found is None
-            or times[row.resource_type, row.resource_name] > 1
-            or (
-                is_authorized(context, Operation.ALTER_CONFIGS, *found)
-                and may_relay_to(context, {one.name: one.value for one in row.configs})
-            )
-        ):
+        error = None
+        if found is not None and times[row.resource_type, row.resource_name] == 1:
+            if is_authorized(context, Operation.ALTER_CONFIGS, *found):
+                error = relay_refusal(context, {one.name: one.value for one in row.configs})
+            else:
+                error = refusal(found[0])
+        if error is None:
             allowed.append(row)
             continue
-        error = refusal(found[0])
         denied += rows(
             [ResourceAltered(row.resource_type, row.resource_name, error.code, error.message)]
         )

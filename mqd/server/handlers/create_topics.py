@@ -19,7 +19,7 @@ from mqd.resource_configs import resolve_topic_option
 from mqd.security.acls import Operation, ResourceType
 from mqd.server.authorization import is_authorized, is_authorized_for_cluster, permissions_of
 from mqd.server.context import Context
-from mqd.server.delay_access import may_relay_to
+from mqd.server.delay_access import relay_refusal
 from mqd.server.handlers.admin import log_without_effect
 from mqd.server.mutation_quotas import THROTTLED, at_counting_controller, without_throttled
 from mqd.server.portions import with_fields
@@ -69,17 +69,23 @@ def _without_denied(context: Context, request: Any) -> Slices[tuple[Any, list[di
     allowed, denied = [], []
     for topic in request.topics:
         yield 1
-        if times[topic.name] > 1 or (
-            (may_create or is_authorized(context, Operation.CREATE, ResourceType.TOPIC, topic.name))
-            and may_relay_to(context, {one.name: one.value for one in topic.configs})
-        ):
+        error = None
+        if times[topic.name] == 1:
+            if may_create or is_authorized(
+                context, Operation.CREATE, ResourceType.TOPIC, topic.name
+            ):
+                configs = {one.name: one.value for one in topic.configs}
+                error = relay_refusal(context, configs)
+            else:
+                error = MqError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
+        if error is None:
             allowed.append(topic)
             continue
         denied.append(
             {
                 "name": topic.name,
-                "error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-                "error_message": "Authorization failed.",
+                "error_code": error.code,
+                "error_message": error.message,
                 "num_partitions": -1,
                 "replication_factor": -1,
                 "configs": [],
