@@ -266,13 +266,18 @@ def validate_group_configs(overrides: Mapping[str, str], config: NodeConfig) -> 
                 _check_dead_letter_topic(name, str(value))
             continue
         assert isinstance(value, int), name
-        if value < config.integer(keys.least):
+        least, most = config.integer(keys.least), config.integer(keys.most)
+        if value < least:
             raise MqError(
-                ErrorCode.INVALID_CONFIG, f"{name} must be greater than or equal to {keys.least}"
+                ErrorCode.INVALID_CONFIG,
+                f"{name} must be greater than or equal to {keys.least}; use at least {least}, or "
+                "lower that key of the brokers",
             )
-        if value > config.integer(keys.most):
+        if value > most:
             raise MqError(
-                ErrorCode.INVALID_CONFIG, f"{name} must be less than or equal to {keys.most}"
+                ErrorCode.INVALID_CONFIG,
+                f"{name} must be less than or equal to {keys.most}; use at most {most}, or raise "
+                "that key of the brokers",
             )
         values[name] = value
     for kind in ("consumer", "share"):

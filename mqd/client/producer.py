@@ -20,7 +20,7 @@ from mqd.client.accumulator import RECORD_OVERHEAD_BYTES, Batch, record_bytes
 from mqd.client.arguments import check_topic
 from mqd.client.batch_sender import BatchSender
 from mqd.client.cluster import ClusterClient, check_client
-from mqd.client.delay import delay_header
+from mqd.client.delay import check_delay_topic, delay_header
 from mqd.client.delivery import Delivery, RecordMetadata
 from mqd.client.errors import ClientError, DeadlineExceeded, ProducerClosed, no_such_partition
 from mqd.client.keyword_options import takes_options
@@ -58,6 +58,8 @@ class Producer(BatchSender):
         self._routes: dict[str, Route] = {}
         self._retry_topics: set[str] = set()
         """Topics that `retry` has checked."""
+        self._delay_topics: set[str] = set()
+        """Topics that `send` has checked for a delayed record."""
         self._wait_for_outcome = self._wait_for
         """One bound method for all deliveries."""
 
@@ -79,13 +81,15 @@ class Producer(BatchSender):
         milliseconds, default now.
 
         In a delay topic of mqd, the record waits until `deliver_at`, a datetime with a time zone or
-        milliseconds since 1970, or for `delay` seconds after its timestamp.
+        milliseconds since 1970, or for `delay` seconds after its timestamp. Another topic is
+        refused: INVALID_CONFIG. Each topic is checked once.
 
         Raises ClientError if the broker rejects the record, and DeadlineExceeded after
         `delivery_timeout_s`: the record may be stored nevertheless.
         """
         if deliver_at is not None or delay is not None:
             headers = (*as_headers(headers), delay_header(deliver_at, delay))
+            await self._check_delay_topic(topic)
         delivery = await self.enqueue(topic, value, key, headers, timestamp, partition)
         return await delivery.wait()
 
@@ -192,6 +196,14 @@ class Producer(BatchSender):
             await check_retry_topic(self._client, topic, timeout_s=timeout_s)
             self._retry_topics.add(topic)
         return await self.send(topic, record.value, record.key, [*record.headers, *origin])
+
+    async def _check_delay_topic(self, topic: str) -> None:
+        check_topic(topic)
+        self._check_accepts_records()
+        if topic not in self._delay_topics:
+            timeout_s = self._options.delivery_timeout_s
+            await check_delay_topic(self._client, topic, timeout_s=timeout_s)
+            self._delay_topics.add(topic)
 
     async def flush(self) -> None:
         """Send everything without lingering. Returns when every record that was enqueued before the

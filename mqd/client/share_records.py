@@ -5,16 +5,20 @@ in the methods of `ShareRecord` that wait for the broker.
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
+from mqd.back_off import MILLISECONDS_MAX
 from mqd.client.arguments import check_number, milliseconds
-from mqd.client.errors import AcknowledgementFailed
+from mqd.client.errors import AcknowledgementFailed, invalid_value
 from mqd.client.share_member import Place
 from mqd.client.share_session import Acknowledgement, AcknowledgeType, AcquiredRows, ShareSession
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol.batch import iterate_batches, validate
 from mqd.protocol.client_records import read_records
 from mqd.protocol.record_reader import INT64_MAX, Record
+
+RELEASE_SECONDS_MAX: Final = MILLISECONDS_MAX // 1000
+"""The longest delay of a release."""
 
 
 class Acknowledger(Protocol):
@@ -134,6 +138,9 @@ class ShareRecord:
         if delay is None:
             return self._end(AcknowledgeType.RELEASE)
         check_number("delay", delay, 0)
+        if delay > RELEASE_SECONDS_MAX:
+            allowed = f"give at most {RELEASE_SECONDS_MAX} seconds, which is about 24 days"
+            raise invalid_value(f"delay is {delay}", allowed)
         return self._end(AcknowledgeType.RELEASE, milliseconds(delay))
 
     def reject_soon(self) -> Acknowledgement:

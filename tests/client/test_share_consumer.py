@@ -264,7 +264,7 @@ async def test_a_wrong_delay(nursery: trio.Nursery, autojump_clock: trio.abc.Clo
     cluster = cluster_of(nursery)
     async with consuming(cluster, mode="explicit") as consumer:
         [record] = await take(consumer, 1)
-        for wrong in (-1, "x", float("nan")):
-            with pytest.raises((ValueError, TypeError), match=r"delay is .*: give a number"):
+        for wrong in (-1, "x", float("nan"), 1e12, float("inf")):
+            with pytest.raises((ValueError, TypeError), match=r"delay is .*: give "):
                 await record.release(wrong)  # type: ignore[arg-type]
         await record.release(0.5)

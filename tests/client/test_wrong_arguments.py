@@ -278,7 +278,7 @@ RECORD = {
     "timestamp": 1,
     "partition": 0,
 }
-SENT = {**RECORD, "deliver_at": 1, "delay": None}
+SENT = {**RECORD, "deliver_at": 10**12, "delay": None}
 FAILED = {"topic": "a", "record": Record(0, 1, b"k", b"v"), "source": A0, "group": "g"}
 OFFSETS = {"offsets": {A0: CommittedOffset(1)}, "group": GroupMetadata("g")}
 METHODS: dict[type, dict[str, Arguments]] = {

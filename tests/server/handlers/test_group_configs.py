@@ -93,17 +93,20 @@ async def test_a_group_has_its_own_value_or_the_node_s() -> None:
         (
             (SESSION, 0, "1000"),
             ErrorCode.INVALID_CONFIG,
-            f"{SESSION} must be greater than or equal to group.consumer.min.session.timeout.ms",
+            f"{SESSION} must be greater than or equal to group.consumer.min.session.timeout.ms"
+            "; use at least 45000, or lower that key of the brokers",
         ),
         (
             (HEARTBEAT, 0, "90000"),
             ErrorCode.INVALID_CONFIG,
-            f"{HEARTBEAT} must be less than or equal to group.consumer.max.heartbeat.interval.ms",
+            f"{HEARTBEAT} must be less than or equal to group.consumer.max.heartbeat.interval.ms"
+            "; use at most 15000, or raise that key of the brokers",
         ),
         (
             (INTERVAL, 0, "20000"),
             ErrorCode.INVALID_CONFIG,
-            f"{INTERVAL} must be less than or equal to group.consumer.max.assignment.interval.ms",
+            f"{INTERVAL} must be less than or equal to group.consumer.max.assignment.interval.ms"
+            "; use at most 15000, or raise that key of the brokers",
         ),
         (
             (HEARTBEAT, 0, "x"),
