@@ -11,8 +11,8 @@ from mqctl import render
 from mqctl.app import Settings, options, print_message, run
 from mqctl.groups import admin_of, list_groups
 from mqctl.outcomes import ListsByBroker, finish
+from mqd.delay_names import RESERVED_PREFIX
 from mqd.errors import some_of
-from mqd.relay.names import RESERVED_PREFIX
 
 if TYPE_CHECKING:
     from mqd.client.cluster import ClusterClient

@@ -67,8 +67,8 @@ REMEDIES: dict[ErrorCode, str] = {
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: _needs_acl("--cluster"),
     ErrorCode.GROUP_AUTHORIZATION_FAILED: _needs_acl("--group NAME"),
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
-        f"if the topic has {PRODUCER_ACCESS}, another id may own it: see {PRODUCER_OWNER} in `mqctl "
-        f"topic config get TOPIC`; otherwise the id {_needs_acl('--transactional-id ID')}"
+        f"if the topic has {PRODUCER_ACCESS}, another id may own it: see {PRODUCER_OWNER} in "
+        f"`mqctl topic config get TOPIC`; otherwise the id {_needs_acl('--transactional-id ID')}"
     ),
     ErrorCode.SECURITY_DISABLED: "set authorizer.class.name on every node, see docs/SECURITY.md",
     ErrorCode.GROUP_ID_NOT_FOUND: "list the groups with `mqctl group list`",

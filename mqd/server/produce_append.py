@@ -314,8 +314,8 @@ def check_transactional(partition: Partition, view: memoryview, start: int, stop
         topic = partition.assignment.topic_partition.topic
         raise MqError(
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            f"Transactional Id authorization failed. The topic '{topic}' takes only transactions of "
-            "one producer (mqd.producer.access). Set transactional.id",
+            f"Transactional Id authorization failed. The topic '{topic}' takes only transactions "
+            "of one producer (mqd.producer.access). Set transactional.id",
         )
 
 
