@@ -26,7 +26,7 @@ from chaos.node import Node
 
 from .classic_members import Members
 from .secured_cluster import SecuredCluster, matrix_users, secured_cluster
-from .share_exchanges import ShareWire, Sharing
+from .share_exchanges import ShareWire, Sharing, group_here
 from .wire import Wire, create_topic, found_coordinator, has_leaders, until
 
 RACKS = {1: "a", 2: "b", 3: "c"}
@@ -319,10 +319,10 @@ def members(wire: Wire, new_name: Callable[[], str]) -> Iterator[Members]:
 
 @pytest.fixture
 def sharing(broker: Broker, topic: str, new_name: Callable[[], str]) -> Iterator[Sharing]:
-    """A share group, and a topic with one partition, which it reads from the first record."""
-    group = new_name()
+    """A share group, and a topic with one partition, which it reads from the first record. One node
+    coordinates the group and leads the topic."""
     with ShareWire(broker.host, broker.port) as share_wire:
-        found_coordinator(share_wire, group, 0)
+        group = group_here(share_wire, new_name)
         found = Sharing(share_wire, group, topic)
         describe = functools.partial(share_wire.exchange, "ShareGroupDescribe", group_ids=[group])
         until(lambda: describe()["groups"][0]["error_code"] == 69, "the coordinator has loaded", 60)

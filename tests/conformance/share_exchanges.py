@@ -8,7 +8,7 @@ kafka-python has no schemas of share groups: these are mqd's, which Apache Kafka
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -16,7 +16,7 @@ from mqd.protocol import apis
 from mqd.protocol.schema import Message, decode_response_header, encode_request_header
 
 from .batches import batch, parse
-from .wire import Ticket, Wire, produce, topic_id, until
+from .wire import Ticket, Wire, found_coordinator, produce, topic_id, until
 
 Plain = dict[str, Any]
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
@@ -225,6 +225,14 @@ class Sharing:
 
     def leave(self, member: str = "m1") -> None:
         assert self.heartbeat(-1, member) == {"member_id": member, "member_epoch": -1}
+
+
+def group_here(wire: Wire, new_name: Callable[[], str]) -> str:
+    """The name of a new group that the broker at the other end coordinates."""
+    port = wire.socket.getpeername()[1]
+    while found_coordinator(wire, group := new_name(), 0)[1] != port:
+        pass
+    return group
 
 
 def acquired(first: int, last: int, count: int = 1) -> Plain:

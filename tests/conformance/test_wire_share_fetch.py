@@ -30,6 +30,7 @@ from .share_exchanges import (
     Plain,
     Sharing,
     acquired,
+    group_here,
 )
 from .test_wire_transactions import Transactions, txn
 from .wire import Wire, produce, produce_fields, until
@@ -241,7 +242,7 @@ def test_only_committed_records(
 ) -> None:
     """`share.isolation.level`: records of aborted transactions are not delivered, nor any behind
     the first open one."""
-    other = Sharing(sharing.wire, new_name(), sharing.topic)
+    other = Sharing(sharing.wire, group_here(sharing.wire, new_name), sharing.topic)
     other.wire.configure(other.group, share_auto_offset_reset="earliest")
     sharing.wire.configure(sharing.group, share_isolation_level="read_committed")
     for one in (sharing, other):
@@ -260,7 +261,7 @@ def test_only_committed_records(
         ).encode()
         sequence += count
         fields = produce_fields(sharing.topic, data) | {"transactional_id": txn.name}
-        (topic,) = txn.wire.ask("Produce", 9, **fields).responses
+        (topic,) = sharing.wire.ask("Produce", 9, **fields).responses
         assert topic.partition_responses[0].error_code == 0
         if commit is not None:
             assert txn.end(who, commit=commit)[0] == 0

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from .share_exchanges import Plain, Sharing
+from .share_exchanges import Plain, Sharing, group_here
 from .wire import create_topic, found_coordinator, until
 
 INVALID_GROUP_ID, INCONSISTENT_PROTOCOL, UNKNOWN_MEMBER = 24, 23, 25
@@ -182,8 +182,7 @@ def consumer_heartbeat(sharing: Sharing, group: str, epoch: int = 0) -> Plain:
 
 
 def test_groups_of_another_type(sharing: Sharing, new_name: Callable[[], str]) -> None:
-    consumers = new_name()
-    found_coordinator(sharing.wire, consumers, 0)
+    consumers = group_here(sharing.wire, new_name)
     until(lambda: "error_code" not in consumer_heartbeat(sharing, consumers), "its coordinator")
     other = Sharing(sharing.wire, consumers, sharing.topic)
     for epoch in (0, 1, -1):
