@@ -23,7 +23,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import FOUND_HEADERS_MAX
+from mqd.limits import FOUND_HEADERS_MAX, KIB
 from mqd.log.disk.key_chunk import CHUNK_BYTES, HEADERS_AT_ONCE, Hit, KeyChunk, Unreadable, Wanted
 from mqd.log.disk.segment_reading import walk
 from mqd.log.partition_log import PartitionLog
@@ -43,6 +43,7 @@ _WEIGHT_OF_A_SEGMENT = WHOLE_SLICE // 2
 """It opens a file or two, and reads a few blocks."""
 _RECORD_BYTES = _HEADER_BYTES = 100
 """The bytes of a record of the result, and of each header, besides their content."""
+_FIRST_PART_BYTES = 64 * KIB
 _DECODED_AT_ONCE = WHOLE_SLICE // 4
 """Records in one slice: 2 us each, without headers."""
 
@@ -156,6 +157,7 @@ class KeySearch:
         self.result = KeySearchResult([], start)
         self._start_offset = start
         self._bytes = 0
+        self._part_bytes = _FIRST_PART_BYTES
         self._damaged: set[Offset] = set()
         """Base offsets of segments whose filter is not used."""
 
@@ -238,9 +240,10 @@ class KeySearch:
                 ranges = self._sections(found)
                 result.segments_filtered += 1
             for one in ranges:
-                yield from search(file, one)
-                if log.truncations != truncations or self._is_full():
-                    return False
+                for part in self._parts_down(segment, one) if query.newest_first else (one,):
+                    yield from search(file, part)
+                    if log.truncations != truncations or self._is_full():
+                        return False
         except (BadBatch, FileFormatError) as bad:
             if found is None and isinstance(bad, BadBatch):
                 raise
@@ -299,6 +302,20 @@ class KeySearch:
             bounds.append(start)
             end = start
         return (Range(low, high, NO_OFFSET) for high, low in pairwise(bounds))
+
+    def _parts_down(self, segment: Segment, one: Range) -> Iterator[Range]:
+        """The range in parts, the last one first, by the index. Each is searched from its start to
+        its end, and the time of the search is checked between two. The first ones are small: a
+        batch of 64 KiB may have a million records. Later ones have up to CHUNK_BYTES.
+        """
+        index = segment.index
+        assert index is not None
+        end = max(one.start, min(one.end, index.position_after(self.result.next_offset)))
+        while end > one.start:
+            start = max(one.start, index.batch_start_before(max(0, end - self._part_bytes)))
+            self._part_bytes = min(2 * self._part_bytes, CHUNK_BYTES)
+            yield Range(start, end, one.first_offset if start == one.start else NO_OFFSET)
+            end = start
 
     @staticmethod
     def _bounds_between(segment: Segment, start: int, end: int) -> Generator[int, None, list[int]]:

@@ -85,6 +85,7 @@ def check(harness: Harness, log: PartitionLog, key: bytes, chance: random.Random
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_search, "CHUNK_BYTES", 200)
+    monkeypatch.setattr(key_search, "_FIRST_PART_BYTES", 100)
     monkeypatch.setattr(key_chunk, "CHUNK_BYTES", 200)
     monkeypatch.setattr(key_chunk, "HEADERS_AT_ONCE", 2)
     monkeypatch.setattr(key_search, "HEADERS_AT_ONCE", 1)
@@ -362,3 +363,23 @@ async def test_a_large_record_is_returned_alone(harness: Harness) -> None:
         found = find(harness, log, b"k", bytes_max=100, newest_first=newest_first)
         assert len(found.records) == 3
         assert found.requests >= 3
+
+
+async def test_a_lookup_down_ends_after_one_batch_when_its_time_is_used_up(
+    harness: Harness,
+) -> None:
+    await harness.service.start()
+    log = harness.open(LogConfig(index_interval_bytes=1))
+    for _ in range(4):
+        harness.write(log, records(*[b"k"] * 3))
+    await sync_and_commit(harness, log)
+    query = key_search.KeyQuery(b"k", 12, 12, 0, 1 << 60, True, 1000, 1 << 20, 1 << 30)
+    result, work = harness.service.key_lookups.find(
+        log, query, read_committed=False, is_over=lambda: True
+    )
+    for step in work:
+        if not isinstance(step, int):
+            for _ in step.slices:
+                pass
+    assert [one.record.offset for one in result.records] == [11, 10, 9]
+    assert not result.is_complete
