@@ -51,8 +51,8 @@ def check_delay_configs(
     if dead_letters == topic:
         raise MqError(
             ErrorCode.INVALID_CONFIG,
-            f"{topic!r} cannot take its own dead letters: name another topic in "
-            f"{DEAD_LETTERS_CONFIG}.",
+            f"{topic!r} cannot take its own dead letters; name another topic in "
+            f"{DEAD_LETTERS_CONFIG}",
         )
     check_dead_letter_access(image, dead_letters)
     if not after.get(TARGET_CONFIG, "").strip():
@@ -92,7 +92,7 @@ def _check_shared(image: MetadataImage, named: str) -> None:
         raise MqError(
             ErrorCode.INVALID_CONFIG,
             f"Nodes cannot relay records or dead letters to {named!r}, which takes records of one "
-            f"producer only ({PRODUCER_ACCESS}={access}). Name another topic.",
+            f"producer only ({PRODUCER_ACCESS}={access}); name another topic",
         )
 
 
@@ -108,7 +108,7 @@ def _check_nothing_relays_to(image: MetadataImage, topic: str) -> None:
         raise MqError(
             ErrorCode.INVALID_CONFIG,
             f"The topic {topic!r} cannot have a single producer ({PRODUCER_ACCESS}), because "
-            f"{what}. Change that config first.",
+            f"{what}; change that config first",
         )
 
 
