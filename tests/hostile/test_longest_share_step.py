@@ -22,6 +22,7 @@ from mqd.protocol.batch_builder import build_batch
 from mqd.protocol.compression import Codec
 from mqd.server.share_state import coordinator_key
 from mqd.share.ports import ShareKey
+from mqd.share.sessions import FINAL_EPOCH
 from mqd.share.share_partition import BATCH_RECORDS_MAX
 from tests.hostile.machine import on_reference_machine
 from tests.hostile.steps import Steps
@@ -75,6 +76,8 @@ class Session:
     async def acquire(self) -> int:
         """Open the session, and acquire records. Returns how many."""
         await self._initialize()
+        self.epoch = FINAL_EPOCH
+        await self.fetch()  # releases what the member has
         self.epoch = 0
         with trio.fail_after(SECONDS):
             while True:
@@ -206,11 +209,11 @@ async def attack(session: Session, name: str, steps: Steps, tried: list[float]) 
             assert await session.acknowledge(alternating(BATCH_RECORDS_MAX)) == ErrorCode.NONE
         elif name == "refused types":
             code = await session.acknowledge(alternating(VALUES_MAX // 2 * 2))
-            assert code == ErrorCode.INVALID_RECORD_STATE
+            assert code == ErrorCode.INVALID_REQUEST
         elif name == "batches":
             one = {"acknowledge_types": [ACCEPT]}
             rows = [{**one, "first_offset": n, "last_offset": n} for n in range(ROWS_MAX // 2)]
-            assert await session.acknowledge(*rows) == ErrorCode.INVALID_RECORD_STATE
+            assert await session.acknowledge(*rows) == ErrorCode.INVALID_REQUEST
         elif name == "partitions":
             answer = await session.fetch(session.rows([[]] * ROWS_MAX))
             assert len(answer.responses[0].partitions) == ROWS_MAX - 1, "all but the acquired one"
