@@ -66,7 +66,7 @@ IDLE_SECONDS_MAX = 60.0
 STALL_SECONDS_MAX = 10.0
 """Without a record for so long, a broker delivers no more."""
 REPEATS_MAX = 5
-"""Of rounds in which a broker stalls: Apache Kafka does so on busy machines."""
+"""Repeats of a round in which a broker stalls. Apache Kafka does so on busy machines."""
 
 
 class Stalled(BenchError):
