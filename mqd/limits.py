@@ -639,3 +639,16 @@ TIMER_PROGRESS_MARKS_MAX = 64
 """Marks of the progress of a delay partition, 24 bytes each. At this limit, records that arrive
 wait until nothing else is due.
 """
+RELAY_READS_AT_ONCE = 4
+"""Relays of a node that take records into their index at the same time."""
+RELAY_BEGINS_AT_ONCE = 8
+"""Relays of a node that begin an epoch of their producer at the same time."""
+RELAY_READ_BYTES = 512 * KIB
+RELAY_READ_RECORDS = 8_192
+"""Records that a relay reads at once, decompressed. A batch with more is large: a node reads one of
+these at a time, and so many of its records at once.
+"""
+RELAY_BATCH_BYTES_MAX = INSPECTED_BYTES_LARGEST
+"""The same for a large batch. The relay skips a larger one, with a log line."""
+RELAY_HEADERS_MAX = 1_000
+"""Headers of one record. The relay skips the batch of a record with more, with a log line."""

@@ -120,6 +120,7 @@ SHELLS = frozenset(
         *("mqd/coordinator/loader.py", "mqd/coordinator/results.py"),
         *("mqd/coordinator/txn/marker_sender.py",),
         *("mqd/relay/delay_relay.py", "mqd/relay/producer.py", "mqd/relay/reading.py"),
+        *("mqd/relay/sharing.py",),
         *("mqd/replica/assignments.py",),
         *("mqd/replica/fetchers.py", "mqd/replica/isr_changes.py"),
         *("mqd/replica/offline.py", "mqd/replica/ports.py"),

@@ -12,9 +12,10 @@ from typing import NamedTuple, Protocol
 
 from mqd.client.errors import ClientError
 from mqd.errors import ErrorCode, MqError
+from mqd.limits import DECOMPRESSED_BYTES_MAX
 from mqd.protocol.batch import BatchHeader, validate
 from mqd.protocol.client_records import read_records
-from mqd.protocol.record_reader import Record, iterate_records
+from mqd.protocol.record_reader import ANY_HEADERS, Record, iterate_records
 from mqd.types import TopicPartition
 
 _CONTROL_KEY = Struct(">hh")  # version, type
@@ -122,9 +123,17 @@ class BufferedBatch(NamedTuple):
     aborts: AbortedTransactions
     high_watermark: int
 
-    def visible_records(self, start: int, end: int, *, read_committed: bool) -> Sequence[Record]:
+    def visible_records(
+        self,
+        start: int,
+        end: int,
+        *,
+        read_committed: bool,
+        limit: int = DECOMPRESSED_BYTES_MAX,
+        headers_max: int = ANY_HEADERS,
+    ) -> Sequence[Record]:
         """The records in `[start, end)` that a consumer sees. Call it once for each batch, in
-        order. Raises MqError if the batch is damaged.
+        order. Raises MqError if the batch is damaged, or beyond a limit (`read_records`).
         """
         validate(self.view, self.position, end=self.position + self.size)
         hidden = read_committed and self.aborts.hides(self.header)
@@ -139,7 +148,10 @@ class BufferedBatch(NamedTuple):
             return []
         if hidden:
             return []
-        return read_records(self.view, self.position, header=self.header).between(start, end)
+        records = read_records(
+            self.view, self.position, header=self.header, limit=limit, headers_max=headers_max
+        )
+        return records.between(start, end)
 
 
 def corrupt(tp: TopicPartition, offset: int, why: object) -> ClientError:

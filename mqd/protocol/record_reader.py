@@ -23,6 +23,8 @@ from mqd.protocol.compression import Codec, decompress
 
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
+ANY_HEADERS: Final = 2**31
+"""No bound on the headers of a record besides its size."""
 
 
 class Record(NamedTuple):
@@ -44,9 +46,11 @@ def iterate_records(
     *,
     header: BatchHeader | None = None,
     limit: int = limits.DECOMPRESSED_BYTES_MAX,
+    headers_max: int = ANY_HEADERS,
 ) -> Iterator[Record]:
     """The records of the batch at `position`, decompressed to at most `limit` bytes. Raises
-    MqError(CORRUPT_MESSAGE) on damage.
+    MqError(CORRUPT_MESSAGE) on damage, MESSAGE_TOO_LARGE for a record with more than `headers_max`
+    headers.
 
     Offsets that do not ascend within the range of the header, and timestamps above 64 bits, are
     damage. Control batches have records, too: markers, which a consumer skips.
@@ -58,7 +62,9 @@ def iterate_records(
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     previous, last = -1, header.last_offset_delta
     for _ in range(header.records_count):
-        start, timestamp_delta, offset_delta, key, value, headers = read_record(records, start, end)
+        start, timestamp_delta, offset_delta, key, value, headers = read_record(
+            records, start, end, headers_max
+        )
         if not previous < offset_delta <= last:
             raise corrupt(f"offset delta {offset_delta} after {previous}, the last one is {last}")
         previous = offset_delta
@@ -143,7 +149,7 @@ _Fields = tuple[int, int, int, bytes | None, bytes | None, tuple[tuple[str, byte
 
 
 def read_record(
-    data: bytes | memoryview, position: int, end: int, headers_max: int = 2**31
+    data: bytes | memoryview, position: int, end: int, headers_max: int = ANY_HEADERS
 ) -> _Fields:
     """(position after it, timestamp delta, offset delta, key, value, headers) of the record at
     `position`. Raises MqError: CORRUPT_MESSAGE, INVALID_RECORD, or MESSAGE_TOO_LARGE for more than

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator
 
 from mqd.protocol.batch import BatchHeader, corrupt
-from mqd.protocol.record_reader import INT64_MAX, Record, read_record, read_varint
+from mqd.protocol.record_reader import (
+    ANY_HEADERS,
+    INT64_MAX,
+    Record,
+    read_record,
+    read_varint,
+)
 
 KEYS_AT_ONCE = 4096
 """Records of `keyless_records` and `first_record_since` between two pauses: 2 ms."""
@@ -111,13 +117,17 @@ def first_record_since(
 
 
 def records_at(
-    records: bytes | memoryview, header: BatchHeader, offsets: Iterable[int]
+    records: bytes | memoryview,
+    header: BatchHeader,
+    offsets: Iterable[int],
+    headers_max: int = ANY_HEADERS,
 ) -> Iterator[Record]:
     """The records at these offsets of the batch, which ascend. 0.1 us for a record that is skipped,
     bench machine.
 
     The batch has a record at each offset. Raises MqError(CORRUPT_MESSAGE) if it has not, or is
-    damaged before the last of `offsets`.
+    damaged before the last of `offsets`; MESSAGE_TOO_LARGE for one with more than `headers_max`
+    headers.
     """
     fixed_timestamp = header.max_timestamp if header.is_log_append_time else None
     position, end, index = 0, len(records), 0
@@ -136,7 +146,9 @@ def records_at(
                 index += 1
         except IndexError:
             raise corrupt(f"record {index} does not end") from None
-        position, delta, offset_delta, key, value, headers = read_record(records, position, end)
+        position, delta, offset_delta, key, value, headers = read_record(
+            records, position, end, headers_max
+        )
         index += 1
         timestamp = header.base_timestamp + delta if fixed_timestamp is None else fixed_timestamp
         if offset_delta != wanted or not -INT64_MAX <= timestamp <= INT64_MAX:

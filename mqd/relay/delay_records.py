@@ -13,7 +13,7 @@ the target begin then. These headers are added, and replace earlier ones of the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from mqd.client.partitioner import partition_for_key
@@ -63,6 +63,13 @@ class Outgoing(NamedTuple):
     """None: by key, or that of the source."""
 
 
+class Refusal(NamedTuple):
+    """A topic never accepts what was to be written for a record."""
+
+    topic: str
+    reason: str
+
+
 class Outcome(NamedTuple):
     """What becomes of a record that is due. `cause`: why it is not relayed; empty if it is."""
 
@@ -100,10 +107,10 @@ def outcome_of(
     *,
     now_ms: int,
     next_offset: Offset,
-    refused: str = "",
+    refused: Sequence[Refusal] = (),
 ) -> Outcome:
     """The record is due, and nothing has cancelled it. `next_offset`: the end of the known log.
-    `refused`: why the target never accepts it; empty if it may."""
+    `refused`: earlier outcomes of this record that a topic never accepts."""
     times = times_in(topic, record)
     if isinstance(times, RecordTimes) and times.cron is not None and record.key is None:
         times = BadHeader(
@@ -111,23 +118,24 @@ def outcome_of(
             f"A record with the header '{CRON}' needs a key: only a tombstone of its key ends the "
             "schedule. Send it with a key.",
         )
+    cause = f"refused by {refused[0].topic!r}: {refused[0].reason}" if refused else ""
+    letters = [one.topic for one in refused].count(topic.dead_letters)
     if isinstance(times, BadHeader):
-        if topic.dead_letters:
-            return _dead(topic, source, record, 0, times.problem)
+        if topic.dead_letters or refused:
+            return _dead(topic, source, record, 0, cause or times.problem, letters)
         added = {**_origin(source, record, max(0, record.timestamp)), ERROR: times.problem}
-        return Outcome((_to_target(topic, record, added),), refused and "refused")
+        return Outcome((_to_target(topic, record, added),))
     again: tuple[Outgoing, ...] = ()
     if times.cron is not None:
         following = next_occurrence(times.cron, times.due_ms, now_ms)
-        if following is not None:
+        if following is not None and all(one.topic != source.topic for one in refused):
             again = (_repeated(source, record, times.due_ms, following, next_offset),)
-    cause = refused
     if is_exhausted(topic, times):
         cause = EXHAUSTED
     elif times.is_expired(now_ms):
         cause = EXPIRED
     if cause:
-        dead = _dead(topic, source, record, times.attempts, cause)
+        dead = _dead(topic, source, record, times.attempts, cause, letters)
         return Outcome((*dead.records, *again), cause)
     added = _origin(source, record, times.due_ms)
     if topic.is_retry:
@@ -151,10 +159,18 @@ def _to_target(topic: DelayTopic, record: Record, added: Mapping[str, str]) -> O
 
 
 def _dead(
-    topic: DelayTopic, source: TopicPartition, record: Record, attempts: int, cause: str
+    topic: DelayTopic,
+    source: TopicPartition,
+    record: Record,
+    attempts: int,
+    cause: str,
+    refused_letters: int,
 ) -> Outcome:
-    if not topic.dead_letters:
+    """A letter with a copy of the record; without one if that was refused, else none."""
+    if not topic.dead_letters or refused_letters > 1:
         return Outcome((), cause)
+    if refused_letters:
+        record = record._replace(key=None, value=None, headers=())
     added = {
         DLQ_TOPIC: source.topic,
         DLQ_PARTITION: str(source.partition),
@@ -238,6 +254,55 @@ def cancelled_only(tombstone: Record) -> Offset | None:
     return _offset_in(tombstone, CANCELS)
 
 
+class Cancellations:
+    """Which occurrences were cancelled while they were written. Each is given with the offset from
+    which on a record may cancel it."""
+
+    def __init__(self, topic: DelayTopic, occurrences: Iterable[tuple[Offset, Record]]) -> None:
+        self._topic = topic
+        self._occurrences = {record.offset: (since, record) for since, record in occurrences}
+        self._ended: dict[bytes | None, Offset] = {
+            record.key: -1 for _, record in self._occurrences.values()
+        }
+        """The last record of each key that ends all records before it."""
+        self._cancelled: set[Offset] = set()
+
+    @property
+    def start(self) -> Offset:
+        """`read` the records from here on."""
+        return min(since for since, _ in self._occurrences.values())
+
+    @property
+    def end(self) -> Offset:
+        return max(self._occurrences) + 1
+
+    def read(self, record: Record) -> None:
+        """Take the next record of the log into account."""
+        if record.key not in self._ended:
+            return
+        since, occurrence = self._occurrences.get(record.offset, (0, None))
+        if occurrence is not None and self._ended[record.key] >= since:
+            self._cancelled.add(record.offset)
+        only = cancelled_only(record) if record.value is None else None
+        if only is None:
+            if ends(self._topic, record, -1):
+                self._ended[record.key] = record.offset
+            return
+        since, occurrence = self._occurrences.get(only, (0, None))
+        if (
+            occurrence is not None
+            and occurrence.key == record.key
+            and since <= record.offset < only
+        ):
+            self._cancelled.add(only)
+
+    def cancelled(self) -> list[Record]:
+        """After all records were read, in their order."""
+        return [
+            record for offset, (_, record) in self._occurrences.items() if offset in self._cancelled
+        ]
+
+
 def cancellation_of(source: TopicPartition, occurrence: Record, now_ms: int) -> Outgoing:
     """A tombstone after an occurrence that was cancelled while it was written. The log keeps it as
     long as the occurrence; retention may delete what is before it (I58)."""
@@ -255,6 +320,6 @@ def _offset_in(record: Record, header: str) -> Offset | None:
 
 
 def size_of(record: Record) -> int:
-    """Bytes of a record, about."""
-    headers = sum(len(name) + len(content or b"") + 4 for name, content in record.headers)
+    """Memory of a record, about. A header takes 100 bytes more than its content."""
+    headers = sum(len(name) + len(content or b"") + 100 for name, content in record.headers)
     return len(record.key or b"") + len(record.value or b"") + headers + 24

@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import trio
 
@@ -30,6 +32,8 @@ from mqd.io.disk import Disk
 from mqd.io.entropy import Entropy
 from mqd.limits import KIB
 from mqd.log.service import LogService
+from mqd.protocol.batch_builder import build_batch
+from mqd.protocol.compression import Codec
 from mqd.protocol.record_reader import INT64_MAX, Record
 from mqd.relay.delay_progress import (
     Counts,
@@ -39,7 +43,9 @@ from mqd.relay.delay_progress import (
 )
 from mqd.relay.delay_records import (
     EXPIRED,
+    Cancellations,
     Outgoing,
+    Refusal,
     cancellation_of,
     cancelled_only,
     due_ms_of,
@@ -53,7 +59,8 @@ from mqd.relay.delay_topic import DelayTopic
 from mqd.relay.names import delay_group, delay_transactional_id
 from mqd.relay.ports import Calls, Progress
 from mqd.relay.producer import RecordsRefused, RelayProducer
-from mqd.relay.reading import RecordLookup, read_chunk
+from mqd.relay.reading import Chunk, RecordLookup, read_chunk
+from mqd.relay.sharing import Shared
 from mqd.relay.stall import Stall, remedy_of
 from mqd.relay.timer_index import NO_KEY, Entry, TimerIndex, key_hash_of
 from mqd.replica.partition import Partition
@@ -69,10 +76,6 @@ BATCH_BYTES: Final = 512 * KIB
 WAIT_SECONDS: Final = 1.0
 """The longest wait while records are pending: a wall clock that jumps is noticed by then."""
 _IDLE_SECONDS: Final = 60.0
-_ADDED_AT_ONCE: Final = 200
-"""Records that enter the index before other tasks have a turn."""
-_TAKEN_AT_ONCE: Final = 50
-"""Records that leave the index before other tasks have a turn: each may need a few reads."""
 _FLOOR_SECONDS: Final = 5.0
 _BEHIND_SECONDS: Final = 0.1
 
@@ -90,6 +93,19 @@ class Environment(NamedTuple):
     """The number of partitions of a topic; 0 for none."""
     check_clock: Callable[[], None]
     """Logs a jump of the wall clock."""
+    shared: Shared
+
+
+@dataclass(slots=True)
+class _Taken:
+    """Due records that left the index, and what becomes of them."""
+
+    entries: list[Entry] = field(default_factory=list)
+    outgoing: list[Outgoing] = field(default_factory=list)
+    size: int = 0
+    relayed: int = 0
+    cancelled: int = 0
+    causes: Counter[str] = field(default_factory=Counter)
 
 
 class DelayRelay:
@@ -108,15 +124,15 @@ class DelayRelay:
             entropy=env.entropy,
         )
         self._index = self._new_index()
-        self._records = RecordLookup(env.logs, env.disk, partition)
+        self._records = RecordLookup(env.logs, env.disk, env.shared, partition)
         self._loaded: DelayProgress | None = None
         """The committed progress that the index has."""
         self._attempted: DelayProgress | None = None
         """The progress of a transaction whose outcome is unknown."""
         self._batch_max = BATCH_RECORDS
         """1 after a batch was refused, until the record that is to blame is found."""
-        self._refused: dict[Offset, str] = {}
-        """Records that the target never accepts, and why."""
+        self._refused: defaultdict[Offset, list[Refusal]] = defaultdict(list)
+        """Records that a topic never accepts as they are."""
         self._stall = Stall()
         self._floor_at = 0.0
         self._committed_floor: Offset = 0
@@ -125,6 +141,8 @@ class DelayRelay:
         self._unread: tuple[Offset, Offset] = 0, 0
         """Until the index knows the log up to the second offset, the occurrences of schedules there
         may need the records from the first one on."""
+        self._settled: Offset = 0
+        """The occurrences below were compared with these records."""
 
     def _new_index(self) -> TimerIndex:
         log = self._partition.log
@@ -284,16 +302,33 @@ class DelayRelay:
         while index.next_offset < limit:
             if not index.has_room:
                 await index.wait_for_room()
-            chunk = await read_chunk(env.logs, env.disk, partition, index.next_offset, limit)
-            await self._cancel_occurrences(chunk.records)
-            for number, record in enumerate(chunk.records, start=1):
-                if record.offset >= index.next_offset:  # else a file of the index has it
-                    self._add(record)
-                if number % _ADDED_AT_ONCE == 0:
-                    await trio.lowlevel.checkpoint()
-            index.read_to(chunk.next_offset)
+            async with env.shared.reads:
+                occurrences = await self._read_chunk(limit)
+            if occurrences:
+                await self._cancel_occurrences(occurrences)
+
+    async def _read_chunk(self, limit: Offset) -> list[tuple[Offset, Record]]:
+        """Take the next records into the index, unless there are occurrences among them that may
+        have been cancelled while they were written: then return these."""
+        env, index = self._env, self._index
+        chunk = await self._chunk(index.next_offset, limit)
+        if index.next_offset < self._unread[1] and chunk.next_offset > self._settled:
+            occurrences = list[tuple[Offset, Record]]()
+            note = partial(self._note_occurrence, occurrences)
+            await env.shared.loop.each(note, chunk.records)
+            if occurrences:
+                return occurrences
+        await env.shared.loop.each(self._add, chunk.records)
+        index.read_to(chunk.next_offset)
+        return []
+
+    async def _chunk(self, offset: Offset, limit: Offset) -> Chunk:
+        env = self._env
+        return await read_chunk(env.logs, env.disk, env.shared, self._partition, offset, limit)
 
     def _add(self, record: Record) -> None:
+        if record.offset < self._index.next_offset:
+            return  # a file of the index has it
         key_hash = key_hash_of(record.key)
         if record.key is not None and record.value is None:
             key_hash = key_hash_of(record.key, only=cancelled_only(record))
@@ -304,74 +339,125 @@ class DelayRelay:
         self._index.add(due_ms_of(self._topic, record), record.offset, key_hash)
 
     async def _write_due(self, now_ms: int) -> bool:
-        """Relay one batch of what is due. Returns whether there was any."""
+        """Relay one batch of what is due, or one large record. Returns whether there was any."""
         index = self._index
-        taken: list[Entry] = []
-        outgoing: list[Outgoing] = []
-        causes: Counter[str] = Counter()
-        size = relayed = cancelled = 0
-        await self._records.prepare(index.upcoming(now_ms, self._batch_max), BATCH_BYTES)
-        while len(taken) < self._batch_max and size < BATCH_BYTES:
+        try:
+            await self._records.prepare(index.upcoming(now_ms, self._batch_max), BATCH_BYTES)
+            taken = await self._take(now_ms)
             first = index.peek()
-            if first is None or first.due_ms > now_ms:
-                break
-            entry = index.pop()
-            taken.append(entry)
-            if len(taken) % _TAKEN_AT_ONCE == 0:
-                await trio.lowlevel.checkpoint()
-            record = await self._records.get(entry.offset)
-            if record is None:
-                continue  # deleted by DeleteRecords
-            if await self._is_cancelled(entry, record):
-                cancelled += 1
-                continue
-            # Never early (I57).
-            assert entry.due_ms == due_ms_of(self._topic, record) <= now_ms, (entry, record)
-            outcome = outcome_of(
-                self._topic,
-                self._place,
-                record,
-                now_ms=now_ms,
-                next_offset=index.next_offset,
-                refused=self._refused.get(entry.offset, ""),
-            )
-            if outcome.cause:
-                causes[outcome.cause] += 1
+            if taken.entries:
+                await self._write(taken)
+            elif first is None or first.due_ms > now_ms:
+                return False
             else:
-                relayed += 1
-            outgoing += outcome.records
-            size += sum(size_of(one.record) for one in outcome.records)
-        if not taken:
-            return False
-        placed = self._placed(outgoing)
+                async with self._env.shared.large_writes:
+                    await self._write_large(first, now_ms)
+        finally:
+            self._records.forget()
+        return True
+
+    async def _take(self, now_ms: int) -> _Taken:
+        """One batch of what is due, up to a large record."""
+        index, loop, taken = self._index, self._env.shared.loop, _Taken()
+        async with loop:
+            while len(taken.entries) < self._batch_max and taken.size < BATCH_BYTES:
+                first = index.peek()
+                if first is None or first.due_ms > now_ms:
+                    break
+                record = await self._record(first.offset)
+                if self._records.is_large(first.offset):
+                    break
+                await self._take_one(first, record, now_ms, taken)
+                await loop.pause()
+        return taken
+
+    async def _write_large(self, entry: Entry, now_ms: int) -> None:
+        """Relay a large record, compressed as it was: the target may accept no more bytes."""
+        env, taken = self._env, _Taken()
+        found = await self._records.whole(entry.offset)
+        async with env.shared.loop:
+            await self._take_one(entry, found and found.record, now_ms, taken)
+
+        async def build(records: list[Record], **identity: Any) -> bytearray:
+            codec = Codec.NONE if found is None else found.codec
+            return await env.disk.offload(partial(build_batch, records, codec=codec, **identity))
+
+        await self._write(taken, build)
+
+    async def _record(self, offset: Offset) -> Record | None:
+        """As `RecordLookup.get`, within the relay's time on the event loop."""
+        if self._records.is_prepared(offset):
+            return await self._records.get(offset)
+        async with self._env.shared.loop.outside():
+            return await self._records.get(offset)
+
+    async def _take_one(
+        self, entry: Entry, record: Record | None, now_ms: int, taken: _Taken
+    ) -> None:
+        """Pop the entry, and decide what becomes of its record."""
+        index = self._index
+        popped = index.pop()
+        assert popped == entry, (popped, entry)
+        taken.entries.append(entry)
+        if record is None:
+            return  # deleted by DeleteRecords
+        if await self._is_cancelled(entry, record):
+            taken.cancelled += 1
+            return
+        # Never early (I57).
+        assert entry.due_ms == due_ms_of(self._topic, record) <= now_ms, (entry, record)
+        outcome = outcome_of(
+            self._topic,
+            self._place,
+            record,
+            now_ms=now_ms,
+            next_offset=index.next_offset,
+            refused=self._refused.get(entry.offset, ()),
+        )
+        if outcome.cause:
+            taken.causes[outcome.cause] += 1
+        else:
+            taken.relayed += 1
+        taken.outgoing += outcome.records
+        taken.size += sum(size_of(one.record) for one in outcome.records)
+
+    async def _write(
+        self, taken: _Taken, build: Callable[..., Awaitable[bytearray]] | None = None
+    ) -> None:
+        index = self._index
+        placed = self._placed(taken.outgoing)
         progress = self._attempted = index.progress()
         if self._place in placed:
             needed, unread_end = self._unread
             since = index.next_offset
             self._unread = min(needed, since) if since < unread_end else since, INT64_MAX
-        expired = causes[EXPIRED]
-        counts = self._counts.plus(Counts(relayed, cancelled, expired, causes.total() - expired))
+        expired = taken.causes[EXPIRED]
+        counts = self._counts.plus(
+            Counts(taken.relayed, taken.cancelled, expired, taken.causes.total() - expired)
+        )
         try:
-            await self._producer.write(placed, {self._place: self._encoded(progress, counts)})
+            await self._producer.write(
+                placed, {self._place: self._encoded(progress, counts)}, build
+            )
         except RecordsRefused as error:
-            if len(taken) == 1:
-                self._refused[taken[0].offset] = f"refused by {error.topic_partition}: {error}"
+            if len(taken.entries) == 1:
+                refusal = Refusal(error.topic_partition.topic, str(error))
+                self._refused[taken.entries[0].offset].append(refusal)
             self._batch_max = 1
             raise
         self._confirm(progress)
         self._counts = counts
         self._unread = self._unread[0], min(self._unread[1], self._partition.log.log_end_offset)
         self._batch_max = min(BATCH_RECORDS, 2 * self._batch_max)
-        for entry in taken:
+        for entry in taken.entries:
             self._refused.pop(entry.offset, None)
-        if causes:
+        if taken.causes:
             logger.warning(
                 "records were not relayed partition=%s dead_letters=%s causes=%s",
                 self._place,
                 self._topic.dead_letters or "none",
-                ",".join(f"{cause!r}:{count}" for cause, count in sorted(causes.items())),
+                ",".join(f"{cause!r}:{count}" for cause, count in sorted(taken.causes.items())),
             )
-        return True
 
     def _placed(self, outgoing: list[Outgoing]) -> dict[TopicPartition, list[Record]]:
         """By partition. Raises MqError if a topic does not exist."""
@@ -399,65 +485,54 @@ class DelayRelay:
             later(key_hash, entry.offset),
             index.cancelled_by(key_hash_of(record.key, only=entry.offset), entry.offset),
         ):
-            other = await self._records.get(offset)
+            other = await self._record(offset)
             if (
                 other is not None
                 and other.key == record.key
                 and ends(self._topic, other, entry.offset)
             ):
                 return True
-            await trio.lowlevel.checkpoint()  # another key has this hash
+            await self._env.shared.loop.pause()  # another key has this hash
         return False
 
-    async def _cancel_occurrences(self, records: list[Record]) -> None:
-        """Write tombstones for the occurrences among these records, which the index does not have
-        yet, whose key was cancelled while they were written."""
-        index, loaded, (needed, unread_end) = self._index, self._loaded, self._unread
-        assert loaded is not None
-        if index.next_offset >= unread_end:
-            return
-        occurrences = [
-            (max(since, needed), record)
-            for record in records
-            if (since := repeats_since(self._topic, record)) is not None
-            and record.offset >= index.next_offset
-            and not loaded.covers(due_ms_of(self._topic, record), record.offset)
-        ]
-        if not occurrences:
-            return
-        others = await self._records_by_key(
-            min(since for since, _ in occurrences),
-            occurrences[-1][1].offset,
-            {record.key for _, record in occurrences},
-        )
-        cancelled = [
-            cancellation_of(self._place, record, self._env.clock.wall_ms())
-            for since, record in occurrences
-            if any(
-                since <= other.offset < record.offset and ends(self._topic, other, record.offset)
-                for other in others[record.key]
-            )
-        ]
-        if cancelled:
-            progress = self._attempted = index.progress()
-            await self._producer.write(
-                self._placed(cancelled), {self._place: self._encoded(progress, self._counts)}
-            )
-            self._confirm(progress)
+    def _note_occurrence(self, found: list[tuple[Offset, Record]], record: Record) -> None:
+        """Add a record that is an occurrence which the index does not have yet, with the offset
+        from which on records may cancel it."""
+        assert self._loaded is not None
+        since = repeats_since(self._topic, record)
+        if (
+            since is not None
+            and record.offset >= max(self._index.next_offset, self._settled)
+            and not self._loaded.covers(due_ms_of(self._topic, record), record.offset)
+        ):
+            found.append((max(since, self._unread[0]), record._replace(value=b"", headers=())))
 
-    async def _records_by_key(
-        self, offset: Offset, limit: Offset, keys: Collection[bytes | None]
-    ) -> Mapping[bytes | None, list[Record]]:
-        """The records between two offsets that have one of these keys."""
-        found: defaultdict[bytes | None, list[Record]] = defaultdict(list)
-        env, offset = self._env, max(offset, self._partition.log.log_start_offset)
-        while offset < limit:
-            chunk = await read_chunk(env.logs, env.disk, self._partition, offset, limit)
-            for record in chunk.records:
-                if record.key in keys:
-                    found[record.key].append(record)
+    async def _cancel_occurrences(self, occurrences: list[tuple[Offset, Record]]) -> None:
+        """Write tombstones for those of these occurrences whose key was cancelled while they were
+        written. The index does not have them yet."""
+        index, shared = self._index, self._env.shared
+        search = Cancellations(self._topic, occurrences)
+        offset = max(search.start, self._partition.log.log_start_offset)
+        while offset < search.end:
+            async with shared.reads:
+                chunk = await self._chunk(offset, search.end)
+                await shared.loop.each(search.read, chunk.records)
             offset = chunk.next_offset
-        return found
+            del chunk
+        now_ms = self._env.clock.wall_ms()
+        for outgoing in _portions(
+            cancellation_of(self._place, record, now_ms) for record in search.cancelled()
+        ):
+            progress = self._attempted = index.progress()
+            try:
+                await self._producer.write(
+                    self._placed(outgoing), {self._place: self._encoded(progress, self._counts)}
+                )
+            except RecordsRefused:
+                self._settled = search.end
+                raise
+            self._confirm(progress)
+        self._settled = search.end
 
     # -- waiting -----------------------------------------------------------------------------------
 
@@ -505,3 +580,16 @@ class DelayRelay:
             if not waiter.freed:
                 waiter.freed = True
                 waiter.leave()
+
+
+def _portions(outgoing: Iterable[Outgoing]) -> Iterator[list[Outgoing]]:
+    """For one transaction each."""
+    portion, size = list[Outgoing](), 0
+    for one in outgoing:
+        portion.append(one)
+        size += size_of(one.record)
+        if len(portion) >= BATCH_RECORDS or size >= BATCH_BYTES:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion

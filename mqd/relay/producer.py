@@ -195,9 +195,11 @@ class RelayProducer:
         self,
         records: Mapping[TopicPartition, Sequence[Record]],
         progress: Mapping[TopicPartition, Progress],
+        build: Callable[..., Awaitable[bytearray]] | None = None,
     ) -> None:
         """Write the records and the progress in one transaction. The offsets of the records do not
-        count. Each partition gets one batch: at most `max.message.bytes` of its topic.
+        count. Each partition gets one batch: at most `max.message.bytes` of its topic. `build`
+        makes the batches instead of `build_batch`.
 
         Raises MqError if the outcome is unknown: begin an epoch, and read the progress.
         PRODUCER_FENCED, INVALID_PRODUCER_EPOCH or INVALID_PRODUCER_ID_MAPPING: another node has
@@ -211,7 +213,7 @@ class RelayProducer:
             await self._add(wanted)
             await _all(
                 [
-                    *[partial(self._produce, place, some) for place, some in wanted.items()],
+                    *[partial(self._produce, place, some, build) for place, some in wanted.items()],
                     partial(self._commit, progress),
                 ]
             )
@@ -260,15 +262,22 @@ class RelayProducer:
             await self._repeated("add partitions to a transaction", add)
         await self._repeated("add offsets to a transaction", add_offsets)
 
-    async def _produce(self, place: TopicPartition, records: Sequence[Record]) -> None:
+    async def _produce(
+        self,
+        place: TopicPartition,
+        records: Sequence[Record],
+        build: Callable[..., Awaitable[bytearray]] | None,
+    ) -> None:
         first = self._sequences[place]
         self._sequences[place] = (first + len(records)) % _SEQUENCE_MODULUS
-        batch = build_batch(
-            records,
-            producer_id=self._producer_id,
-            producer_epoch=self._epoch,
-            base_sequence=first,
-            transactional=True,
+        identity: dict[str, Any] = {
+            "producer_id": self._producer_id,
+            "producer_epoch": self._epoch,
+            "base_sequence": first,
+            "transactional": True,
+        }
+        batch = (
+            build_batch(records, **identity) if build is None else await build(records, **identity)
         )
         body = {
             "transactional_id": self.transactional_id,

@@ -25,6 +25,7 @@ from mqd.log.service import LogService
 from mqd.relay.delay_relay import DelayRelay, Environment
 from mqd.relay.delay_topic import DelayTopic
 from mqd.relay.ports import Calls
+from mqd.relay.sharing import Shared
 from mqd.relay.timer_files import delete_runs
 from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
@@ -108,7 +109,7 @@ class RelayService:
         self._configs_of = configs_of
         watch = ClockWatch(clock)
         self._env = Environment(
-            replica, logs, disk, clock, entropy, calls, partitions_of, watch.check
+            replica, logs, disk, clock, entropy, calls, partitions_of, watch.check, Shared()
         )
         self._disk = disk
         self._turns = Turns()

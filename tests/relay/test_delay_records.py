@@ -13,6 +13,7 @@ from mqd.relay.delay_records import (
     EXHAUSTED,
     EXPIRED,
     Outcome,
+    Refusal,
     cancellation_of,
     due_ms_of,
     ends,
@@ -216,9 +217,26 @@ def test_a_record_with_bad_headers_is_relayed_at_once_and_says_so() -> None:
     assert "'mqd-delay'" in headers(dead)["__dlq.errors.message"]
 
 
-def test_a_record_that_the_target_refuses() -> None:
-    assert outcome(DELAY, record(), refused="too large") == Outcome((), "too large")
-    assert outcome(RETRY, record(), refused="too large").records[0].topic == "orders.dlq"
+def test_a_record_that_topics_refuse() -> None:
+    """First the copy is refused, then the letter without one: then the record is dropped."""
+    target, letters = Refusal("orders", "too large"), Refusal("orders.dlq", "too large")
+    cause = "refused by 'orders': too large"
+    assert outcome(DELAY, record(), refused=[target]) == Outcome((), cause)
+    assert outcome(DELAY, record(mqd_delay="x"), refused=[target]) == Outcome((), cause)
+    [copy] = outcome(RETRY, record(), refused=[target]).records
+    assert copy.topic == "orders.dlq" and copy.record.value == b"v"
+    found = outcome(RETRY, record(), refused=[target, letters])
+    [letter] = found.records
+    assert letter.topic == "orders.dlq" and letter.record.key is letter.record.value is None
+    assert headers(found)["__dlq.errors.offset"] == "7"
+    assert outcome(RETRY, record(), refused=[target, letters, letters]) == Outcome((), cause)
+    bad = record(mqd_attempts="x")
+    assert outcome(RETRY, bad, refused=[letters, letters]).records == ()
+
+
+def test_a_schedule_ends_if_its_topic_refuses_the_next_occurrence() -> None:
+    found = outcome(DELAY, record(mqd_cron="* * * * *"), refused=[Refusal(SOURCE.topic, "large")])
+    assert found == Outcome((), "refused by 'orders.delay': large")
 
 
 def test_configs() -> None:

@@ -110,11 +110,13 @@ def send_before_the_next_occurrence(
     """Call `send` once the relay has decided to write a second occurrence. Set then."""
     write, sent = RelayProducer.write, trio.Event()
 
-    async def write_late(producer: RelayProducer, records: Any, progress: Any) -> None:
+    async def write_late(
+        producer: RelayProducer, records: Any, progress: Any, build: Any = None
+    ) -> None:
         if DELAY in records and not sent.is_set():
             sent.set()
             await send()
-        await write(producer, records, progress)
+        await write(producer, records, progress, build)
 
     monkeypatch.setattr(RelayProducer, "write", write_late)
     return sent

@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 import trio
 
-from mqd.client import open_producer
+from mqd.client import ClusterClient, open_producer
+from mqd.client.admin import Admin
+from mqd.client.descriptions import ConfigChange, ConfigOperation, Resource, ResourceType
+from mqd.protocol.compression import Codec
 from mqd.relay.reading import RecordLookup
 from mqd.testing import Cluster, simulated
-from tests.relay.test_delay_topics import TARGET, arrived, make_topics
+from tests.relay.test_delay_topics import DEAD, TARGET, arrived, header, make_topics
 
 
 @pytest.mark.parametrize("replaces", (False, True))
@@ -49,3 +52,46 @@ async def test_records_that_end_nothing_are_not_read(
 
 async def _send(producer: Any, value: bytes | None, headers: Any) -> None:
     await producer.send("orders.delay", value, key=b"K", headers=headers)
+
+
+@simulated(seed=3)
+async def test_a_compressible_record_reaches_its_target(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Uncompressed, it is larger than `max.message.bytes`."""
+    async with Cluster(nodes=1) as cluster:
+        client = await cluster.client()
+        await make_topics(client, 1)
+        async with open_producer(client, codec=Codec.ZSTD) as producer:
+            await producer.send("orders.delay", bytes(1_500_000), key=b"large")
+            await producer.send("orders.delay", b"small", key=b"small")
+        with trio.fail_after(30):
+            found = await arrived(client, TARGET, 2)
+        assert {record.key: len(record.value or b"") for record in found} == {
+            b"large": 1_500_000,
+            b"small": 5,
+        }
+
+
+@simulated(seed=3)
+async def test_a_record_that_all_topics_refuse_is_dropped() -> None:
+    async with Cluster(nodes=1) as cluster:
+        client = await cluster.client()
+        await make_topics(client, 1, mqd_dlq_topic="orders.dlq")
+        for topic in ("orders", "orders.dlq"):
+            await set_config(client, topic, "max.message.bytes", "700")
+        async with open_producer(client) as producer:
+            await producer.send("orders.delay", bytes(800), key=b"poison")
+            await producer.send("orders.delay", b"v", key=b"bad", headers=[("mqd-delay", b"x")])
+            await producer.send("orders.delay", b"small", key=b"small")
+        with trio.fail_after(60):
+            [record] = await arrived(client, TARGET, 1)
+            letter, bad = await arrived(client, DEAD, 2)
+        assert record.key == b"small" and bad.key == b"bad"
+        assert letter.key is letter.value is None
+        assert header(letter, "__dlq.errors.offset") == 0
+
+
+async def set_config(client: ClusterClient, topic: str, name: str, value: str) -> None:
+    change = ConfigChange(name, ConfigOperation.SET, value)
+    await Admin(client).alter_configs({Resource(ResourceType.TOPIC, topic): [change]})

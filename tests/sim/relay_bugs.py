@@ -22,11 +22,11 @@ GAP_SECONDS = 0.3
 def progress_before_records() -> Patches:
     original = RelayProducer.write
 
-    async def write(self: RelayProducer, records: Any, progress: Any) -> None:
+    async def write(self: RelayProducer, records: Any, progress: Any, build: Any = None) -> None:
         await original(self, {}, progress)
         with trio.move_on_after(GAP_SECONDS):
             await trio.Event().wait()
-        await original(self, records, progress)
+        await original(self, records, progress, build)
 
     yield RelayProducer, "write", write
 
@@ -35,10 +35,10 @@ def write_in_two_transactions() -> Any:
     """A RelayProducer.write that commits the records, and then their progress."""
     original = RelayProducer.write
 
-    async def write(self: RelayProducer, records: Any, progress: Any) -> None:
+    async def write(self: RelayProducer, records: Any, progress: Any, build: Any = None) -> None:
         [(place, new)] = progress.items()
         found = await self.progress([place])
-        await original(self, records, found or {place: new._replace(metadata="")})
+        await original(self, records, found or {place: new._replace(metadata="")}, build)
         with trio.move_on_after(GAP_SECONDS):
             await trio.Event().wait()
         await original(self, {}, progress)
