@@ -33,6 +33,7 @@ def test_refused_without_a_request(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(180)  # many processes
 async def test_a_refused_setup_creates_nothing(tmp_path: Path) -> None:
     async with node(tmp_path) as running:
         mqctl = Mqctl(f"127.0.0.1:{running.port}")
