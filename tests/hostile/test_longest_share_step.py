@@ -74,10 +74,15 @@ class Session:
         return await self._ask("share_fetch", body)
 
     async def acquire(self) -> int:
-        """Open the session, and acquire records. Returns how many."""
+        """Open the session, and acquire records. Returns how many. The end of a session releases
+        what the member has from before."""
         await self._initialize()
         self.epoch = FINAL_EPOCH
         await self.fetch()  # releases what the member has
+        self.epoch = 0
+        await self.fetch()
+        self.epoch = -1
+        await self.fetch()
         self.epoch = 0
         with trio.fail_after(SECONDS):
             while True:
