@@ -61,6 +61,8 @@ def check_delay_configs(
         replace = after.get(REPLACE_CONFIG, "").strip().lower()
         if replace == "true" and after[REPLACE_CONFIG] != before.get(REPLACE_CONFIG):
             raise MqError(ErrorCode.INVALID_CONFIG, f"{REPLACE_CONFIG} needs {TARGET_CONFIG}.")
+        if dead_letters:
+            _check_leads_away(image, topic, dead_letters)
         return
     if "compact" in after.get("cleanup.policy", ""):
         raise MqError(
@@ -137,9 +139,9 @@ def _check_exists(image: MetadataImage, topic: str, named: str) -> None:
 
 
 def _check_leads_away(image: MetadataImage, topic: str, named: str) -> None:
-    """No chain of delay topics leads back to `topic`."""
+    """No chain of targets and dead-letter topics leads back to `topic`."""
     reached, seen = [named], {named}
-    while reached and len(seen) < _CHAIN_MAX:
+    while reached:
         for following in topics_named_in(image.topic_configs(reached.pop())):
             if following == topic:
                 raise MqError(
@@ -149,3 +151,9 @@ def _check_leads_away(image: MetadataImage, topic: str, named: str) -> None:
             if following not in seen:
                 seen.add(following)
                 reached.append(following)
+        if len(seen) > _CHAIN_MAX:
+            raise MqError(
+                ErrorCode.INVALID_CONFIG,
+                f"{topic!r} cannot relay records to {named!r}, which relays them on through more "
+                f"than {_CHAIN_MAX} topics; use fewer",
+            )

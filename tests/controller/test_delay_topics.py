@@ -47,6 +47,7 @@ def test_a_chain_of_delay_topics_is_allowed() -> None:
     [
         ("c", {}, {TARGET: "a"}, "relays them back"),
         ("b", {TARGET: "c"}, {TARGET: "c", DLQ: "a"}, "relays them back"),
+        ("c", {}, {DLQ: "a"}, "relays them back"),
         ("c", {}, {TARGET: "c"}, "name another"),
         ("new", None, {TARGET: "c", DLQ: "c"}, "are the same topic"),
         ("c", {}, {TARGET: "__consumer_offsets"}, "name another"),
@@ -79,3 +80,16 @@ def test_dead_letters_of_a_group_need_a_shared_topic() -> None:
     check_dead_letter_access(image(), "not created yet")
     with pytest.raises(MqError, match="one producer"):
         check_dead_letter_access(image(), "one")
+
+
+def test_a_chain_has_at_most_100_topics() -> None:
+    """The search for a cycle ends there."""
+    found = MetadataImage()
+    for number in range(103):
+        configs = ((TARGET, f"t{number - 1}"),) if number else ()
+        topic = CreateTopic(f"t{number}", UUID(int=number + 1), (), configs)
+        replay(found, topic, number + 1, Delta(number + 1))
+    check_delay_configs(found, "new", None, {TARGET: "t99"})
+    for name, present, target in (("new", None, "t100"), ("t0", {}, "t102")):
+        with pytest.raises(MqError, match="more than 100 topics"):
+            check_delay_configs(found, name, present, {TARGET: target})
