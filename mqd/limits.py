@@ -152,6 +152,8 @@ BATCH_BYTES_MAX = 1 * MIB + 12
 DECOMPRESSED_BYTES_MAX = 256 * MIB
 """Maximum size of a decompressed batch. Decompression stops and the batch is rejected at this size.
 """
+HEADERS_READ_MAX = 10_000
+"""Headers of a record that the broker reads itself, for a lookup or a relay: 10 ms."""
 RECORDS_COMPRESSED_MAX = 1_000_000
 """Maximum number of records in one compressed batch, whose size does not limit their number.
 librdkafka's `batch.num.messages` has the same maximum.
@@ -555,8 +557,6 @@ FOUND_RECORDS_MAX = 1_000
 """Records in one response of a lookup by key."""
 FOUND_BYTES_MAX = 1 * MIB
 """Their bytes. One record may be larger."""
-FOUND_HEADERS_MAX = 10_000
-"""Headers of a record that a lookup returns: 10 ms."""
 FIND_SCANNED_BYTES_MAX = 64 * MIB
 """Bytes that one lookup by key reads and decompresses, about: 200 ms. The client goes on."""
 FIND_SECONDS_MAX = 1.0

@@ -29,9 +29,9 @@ from mqd.share.key_affinity import KeyAffinity, KeyOf
 from mqd.share.led_partitions import LedSharePartition, LedSharePartitions
 from mqd.share.memory import ShareMemory
 from mqd.share.ports import InSlices
-from mqd.share.reading import ReadBatch, keys_of, read_batches
+from mqd.share.reading import ReadBatch, ReadRecords, read_batches, read_records
 from mqd.share.state_writer import StateWriter
-from mqd.share.ttl import OFF, are_apart, expired_ranges
+from mqd.share.ttl import OFF, are_apart
 from mqd.share.values import AcquiredRecords
 from mqd.types import Offset
 
@@ -78,16 +78,6 @@ class _Read(NamedTuple):
     records, too."""
     ttl_ms: int
     affinity: KeyAffinity | None
-
-
-class _Found(NamedTuple):
-    """What a thread has read."""
-
-    batches: list[ReadBatch]
-    expired: list[tuple[Offset, Offset]]
-    keys: list[KeyOf]
-    """The keys of records that were read for the first time, if the group has
-    `share.key.affinity`."""
 
 
 class Acquirer:
@@ -249,7 +239,7 @@ class Acquirer:
         led: LedSharePartition,
         member_id: str,
         read: _Read,
-        found: _Found,
+        found: ReadRecords,
         limits: FetchLimits,
         is_wanted: Callable[[], bool],
     ) -> Acquired | None:
@@ -323,19 +313,19 @@ class Acquirer:
             led.expired_count = 0
 
 
-def _read_part(read: _Read, now_ms: int) -> _Found:
+def _read_part(read: _Read, now_ms: int) -> ReadRecords:
     """Runs in a worker thread: records are decompressed for their keys or times."""
     part, affinity = read.part, read.affinity
     data = memoryview(part.file.read_at(part.position, part.size))
-    batches = list(
-        read_batches(lambda start, size: data[start : start + size], len(data), read.aborted)
+    batches = read_batches(lambda start, size: data[start : start + size], len(data), read.aborted)
+    return read_records(
+        data,
+        batches,
+        read.offset,
+        keys_known_end=None if affinity is None else affinity.known_end,
+        ttl_ms=read.ttl_ms,
+        now_ms=now_ms,
     )
-    expired, keys = [], []
-    if read.ttl_ms != OFF:
-        expired = expired_ranges(data, read.ttl_ms, now_ms)
-    if affinity is not None:
-        keys = keys_of(data, [one for one in batches if one.last_offset >= affinity.known_end])
-    return _Found(batches, expired, keys)
 
 
 def _whole_slice() -> Slices[None]:

@@ -54,8 +54,9 @@ class Records(Protocol):
         """The first records that are ARCHIVING."""
         ...
 
-    def read(self, offsets: Sequence[Offset]) -> Awaitable[dict[Offset, Record]]:
-        """These records, without those that the log no longer has. Raises MqError."""
+    def read(self, offsets: Sequence[Offset]) -> Awaitable[dict[Offset, Record | None]]:
+        """The first of these records, as many as one transaction may copy. None for one that the
+        log no longer has, or that cannot be copied. Raises MqError."""
         ...
 
     def archive(self, offsets: Sequence[Offset]) -> Awaitable[None]:
@@ -140,11 +141,12 @@ class DeadLetterWriter:
     async def _write(self, target: Target, some: Sequence[Archiving]) -> None:
         assert self._written is not None
         assert not self._written & {(one.offset, one.since_ms) for one in some}, "twice (I65)"
+        found = await self._records.read([one.offset for one in some])
+        some = [one for one in some if one.offset in found]
         offsets = [one.offset for one in some]
-        found = await self._records.read(offsets)
         letters = []
         for one in some:
-            record = found.get(one.offset)
+            record = found[one.offset]
             cause = cause_of(
                 one,
                 delivery_limit=self._records.delivery_limit(),

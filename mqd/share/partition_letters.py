@@ -11,18 +11,21 @@ from mqd.io.disk import Disk
 from mqd.limits import MIB
 from mqd.log.service import LogService
 from mqd.protocol.batch import iterate_batches
-from mqd.protocol.record_reader import Record, iterate_records
+from mqd.protocol.record_reader import Record
 from mqd.share import giving_up
 from mqd.share.dead_letter_writer import DeadLetterWriter, Records
 from mqd.share.dead_letters import Archiving, Target
 from mqd.share.led_partitions import LedSharePartition, LedSharePartitions
 from mqd.share.ports import ShareKey
+from mqd.share.reading import decoded
 from mqd.share.ttl import expires_at_ms
 from mqd.share.values import Update
 from mqd.types import Offset
 
 _READ_BYTES_MAX: Final = MIB
 """Bytes of one read. A larger batch is read whole."""
+_LETTERS_BYTES_MAX: Final = 4 * MIB
+"""Bytes of the copies of one transaction. The last one may be larger."""
 
 Store = Callable[[LedSharePartition, Update], Awaitable[None]]
 """Returns when the share coordinator has stored the update. Raises MqError."""
@@ -111,10 +114,9 @@ class PartitionLetters:
     def expires_at_ms(self, record: Record | None) -> int | None:
         return None if record is None else self._expires_at_ms(record)
 
-    async def read(self, offsets: Sequence[Offset]) -> dict[Offset, Record]:
+    async def read(self, offsets: Sequence[Offset]) -> dict[Offset, Record | None]:
         partition = self._led.partition
-        found: dict[Offset, Record] = {}
-        wanted = frozenset(offsets)
+        found: dict[Offset, Record | None] = {}
         position = max(offsets[0], partition.log.log_start_offset)
         while position <= offsets[-1] and position < partition.high_watermark:
             if not self._led.is_current:
@@ -129,14 +131,18 @@ class PartitionLetters:
             if not part.ranges:
                 break
             [one] = part.ranges
+            wanted = [offset for offset in offsets if position <= offset < part.next_offset]
             found |= await self._disk.offload(
                 _records_of, one.file.read_at, one.position, one.size, wanted
             )
+            if sum(map(_size_of, found.values())) >= _LETTERS_BYTES_MAX:
+                first = min(found)
+                return dict.fromkeys(one for one in offsets if one < first) | found
             later = [offset for offset in offsets if offset >= part.next_offset]
             if not later:
                 break
             position = later[0]
-        return found
+        return dict.fromkeys(offsets) | found
 
     async def archive(self, offsets: Sequence[Offset]) -> None:
         update = giving_up.archive(self._core, offsets)
@@ -145,20 +151,36 @@ class PartitionLetters:
 
 
 def _records_of(
-    read_at: Callable[[int, int], bytes], position: int, size: int, wanted: frozenset[Offset]
-) -> dict[Offset, Record]:
-    """The wanted records in these bytes of a log. Runs in a worker thread."""
+    read_at: Callable[[int, int], bytes], position: int, size: int, wanted: Sequence[Offset]
+) -> dict[Offset, Record | None]:
+    """The first wanted records in these bytes of a log, until they are _LETTERS_BYTES_MAX. None for
+    one that is not there, or cannot be copied. Runs in a worker thread."""
     view = memoryview(read_at(position, size))
-    found: dict[Offset, Record] = {}
-    for start, _, header in iterate_batches(view):
-        if header.is_control:
+    found: dict[Offset, Record | None] = {}
+    bytes_left = _LETTERS_BYTES_MAX
+    for start, batch_bytes, header in iterate_batches(view):
+        some = [one for one in wanted if header.base_offset <= one <= header.last_offset]
+        if header.is_control or not some:
             continue
-        if not any(header.base_offset <= offset <= header.last_offset for offset in wanted):
-            continue
+        remaining = set(some)
         try:
-            for record in iterate_records(view, start, header=header):
-                if record.offset in wanted:
+            for record in decoded(view[start : start + batch_bytes], some[0]):
+                if record.offset in remaining:
+                    remaining.discard(record.offset)
                     found[record.offset] = record
+                    bytes_left -= _size_of(record)
+                    if bytes_left <= 0:
+                        last = record.offset
+                        return {one: found.get(one) for one in wanted if one <= last}
+                if not remaining:
+                    break
         except MqError:
-            continue  # a damaged batch: letters without a copy
-    return found
+            continue  # a damaged batch, or one that is too large: letters without a copy
+    return {one: found.get(one) for one in wanted}
+
+
+def _size_of(record: Record | None) -> int:
+    if record is None:
+        return 0
+    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers

@@ -1,6 +1,7 @@
 """Which record batches of a log a share group gets. Pure.
 
-Only the headers of batches are read, and markers of transactions.
+Only the headers of batches are read, and markers of transactions. Records are decoded only for
+their keys or times, a few at a time.
 """
 
 from __future__ import annotations
@@ -9,15 +10,20 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
-from mqd.limits import KIB
+from mqd.errors import MqError
+from mqd.limits import HEADERS_READ_MAX, INSPECTED_BYTES_LARGEST, KIB
 from mqd.protocol.batch import HEADER_BYTES, MAGIC, BatchHeader, Buffer, parse_header
 from mqd.protocol.markers import parse_end_marker
-from mqd.protocol.record_reader import iterate_records
+from mqd.protocol.record_reader import Record, iterate_records, record_bytes
+from mqd.protocol.record_scan import records_at
 from mqd.share.key_affinity import KeyOf
+from mqd.share.ttl import OFF, is_expired
 from mqd.types import Offset
 
 _WINDOW_BYTES: Final = 8 * KIB
 """Bytes of one read of headers, and the largest marker."""
+RECORDS_DECODED_MAX: Final = 5_000
+"""Records of one read that are decoded: 10 ms, and 0.1 us for each one of the batch before them."""
 
 ReadAt = Callable[[int, int], Buffer]
 """Bytes of a part of the log: (position in the part, number of bytes)."""
@@ -82,16 +88,74 @@ def _headers(read_at: ReadAt, size: int) -> Iterator[tuple[int, int, BatchHeader
         start = end
 
 
-def keys_of(data: bytes | memoryview, batches: Iterable[ReadBatch]) -> list[KeyOf]:
-    """The key of each record of these batches that may be delivered, decompressed. Raises MqError
-    CORRUPT_MESSAGE. It takes milliseconds for each MiB: call it in a worker thread.
+class ReadRecords(NamedTuple):
+    """The batches of a part, and what their records show."""
 
-    The hash is random for each process, so that nobody can choose keys with one hash.
+    batches: list[ReadBatch]
+    """The last one may end early."""
+    expired: list[tuple[Offset, Offset]]
+    """(first offset, last offset) of expired records, in order."""
+    keys: list[KeyOf]
+    """The keys of records that were not known, for a group with `share.key.affinity`. The hash is
+    random for each process, so that nobody can choose keys with one hash."""
+
+
+def read_records(
+    data: bytes | memoryview,
+    batches: Iterable[ReadBatch],
+    first: Offset,
+    *,
+    keys_known_end: Offset | None,
+    ttl_ms: int,
+    now_ms: int,
+) -> ReadRecords:
+    """Decode RECORDS_DECODED_MAX records from `first` on, for their times, unless `ttl_ms` is OFF,
+    and for keys, if they are at or beyond `keys_known_end`. What follows is not read.
+
+    A batch that cannot be read has no expired records. Raises MqError if its keys are needed.
     """
     view = memoryview(data)
-    return [
-        KeyOf(record.offset, None if record.key is None else hash(record.key))
-        for batch in batches
-        if batch.has_records and not batch.is_aborted
-        for record in iterate_records(view, batch.start)
-    ]
+    found = ReadRecords([], [], [])
+    left = RECORDS_DECODED_MAX
+    for batch in batches:
+        found.batches.append(batch)
+        learns = keys_known_end is not None and batch.last_offset >= keys_known_end
+        if not batch.has_records or batch.is_aborted or (ttl_ms == OFF and not learns):
+            continue
+        try:
+            for record in decoded(view[batch.start : batch.end], first):
+                if not left:
+                    found.batches[-1] = batch._replace(last_offset=record.offset - 1)
+                    return found
+                left -= 1
+                if is_expired(record, ttl_ms, now_ms):
+                    _add(found.expired, record.offset)
+                if learns:
+                    key = None if record.key is None else hash(record.key)
+                    found.keys.append(KeyOf(record.offset, key))
+        except MqError:
+            if learns:
+                raise
+    return found
+
+
+def decoded(batch: memoryview, first: Offset) -> Iterator[Record]:
+    """The records from `first` on. Raises MqError: the batch is damaged, or too large."""
+    header = parse_header(batch)
+    if header.records_count == header.last_offset_delta + 1:
+        data = record_bytes(batch, header, INSPECTED_BYTES_LARGEST)
+        offsets = range(max(first, header.base_offset), header.last_offset + 1)
+        yield from records_at(data, header, offsets, HEADERS_READ_MAX)
+        return
+    for record in iterate_records(
+        batch, header=header, limit=INSPECTED_BYTES_LARGEST, headers_max=HEADERS_READ_MAX
+    ):
+        if record.offset >= first:
+            yield record
+
+
+def _add(ranges: list[tuple[Offset, Offset]], offset: Offset) -> None:
+    if ranges and ranges[-1][1] == offset - 1:
+        ranges[-1] = (ranges[-1][0], offset)
+    else:
+        ranges.append((offset, offset))

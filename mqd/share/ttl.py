@@ -12,9 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from mqd.delay_names import TTL
-from mqd.errors import MqError
-from mqd.protocol.batch import iterate_batches
-from mqd.protocol.record_reader import Record, iterate_records
+from mqd.protocol.record_reader import Record
 from mqd.types import Offset
 
 OFF: Final = -1
@@ -33,32 +31,6 @@ def expires_at_ms(record: Record, ttl_ms: int) -> int | None:
     return record.timestamp + min(limits) if limits else None
 
 
-def expired_ranges(
-    data: bytes | memoryview, ttl_ms: int, now_ms: int
-) -> list[tuple[Offset, Offset]]:
-    """(first offset, last offset) of expired records in the batches of `data`, in order. Batches
-    that cannot be read have none."""
-    view = memoryview(data)
-    found: list[tuple[Offset, Offset]] = []
-    for start, _, header in iterate_batches(view):
-        if header.is_control:
-            continue
-        try:
-            expired = [
-                record.offset
-                for record in iterate_records(view, start, header=header)
-                if _is_expired(record, ttl_ms, now_ms)
-            ]
-        except MqError:
-            continue
-        for offset in expired:
-            if found and found[-1][1] == offset - 1:
-                found[-1] = (found[-1][0], offset)
-            else:
-                found.append((offset, offset))
-    return found
-
-
 def are_apart(
     rows: Iterable[tuple[Offset, Offset, int]], expired: Sequence[tuple[Offset, Offset]]
 ) -> bool:
@@ -72,7 +44,7 @@ def are_apart(
     return True
 
 
-def _is_expired(record: Record, ttl_ms: int, now_ms: int) -> bool:
+def is_expired(record: Record, ttl_ms: int, now_ms: int) -> bool:
     at = expires_at_ms(record, ttl_ms)
     return at is not None and at <= now_ms
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from mqd.errors import MqError
 from mqd.protocol.batch_builder import build_batch
 from mqd.protocol.record_reader import Record
-from mqd.share import giving_up
+from mqd.share import giving_up, reading
 from mqd.share.dead_letters import Archiving
 from mqd.share.giving_up import give_up_expired
+from mqd.share.reading import ReadRecords, read_batches, read_records
 from mqd.share.record_states import Batch, RecordState
 from mqd.share.share_partition import SharePartition
-from mqd.share.ttl import OFF, are_apart, expired_ranges, expires_at_ms
+from mqd.share.ttl import OFF, are_apart, expires_at_ms
 from mqd.share.values import Acknowledgement, AcknowledgeType, Limits, Update
 from tests.share.support import acknowledge, acquire, complete
 
@@ -39,17 +41,45 @@ def test_when_a_record_expires(
     assert expires_at_ms(Record(0, 1000, None, b"v", headers), ttl_ms) == expected
 
 
-def test_expired_records_of_batches() -> None:
-    def batch(offset: int, *timestamps: int, control: bool = False) -> bytes:
-        records = [Record(0, at, None, b"v") for at in timestamps]
-        return bytes(build_batch(records, base_offset=offset, control=control))
+def batch(offset: int, *timestamps: int, control: bool = False) -> bytes:
+    records = [Record(0, at, b"k%d" % at, b"v") for at in timestamps]
+    return bytes(build_batch(records, base_offset=offset, control=control))
 
+
+def read(
+    data: bytes, first: int = 0, *, keys_known_end: int | None = None, ttl_ms: int, now_ms: int
+) -> ReadRecords:
+    batches = read_batches(lambda start, size: data[start : start + size], len(data), None)
+    return read_records(
+        data, batches, first, keys_known_end=keys_known_end, ttl_ms=ttl_ms, now_ms=now_ms
+    )
+
+
+def test_expired_records_of_batches() -> None:
     marker = batch(3, 0, control=True)
     damaged = bytearray(batch(20, 0, 0))
     damaged[65] = 0xFF
     data = batch(0, 10, 10, 500) + marker + batch(4, 10, 500, 10) + batch(7, 10) + bytes(damaged)
-    assert expired_ranges(data, 100, 110) == [(0, 1), (4, 4), (6, 7)]
-    assert expired_ranges(data, 100, 109) == []
+    found = read(data, ttl_ms=100, now_ms=110)
+    assert found.expired == [(0, 1), (4, 4), (6, 7)]
+    assert [one.last_offset for one in found.batches] == [2, 3, 6, 7, 21]
+    assert read(data, 5, ttl_ms=100, now_ms=110).expired == [(6, 7)]
+    assert read(data, ttl_ms=100, now_ms=109).expired == []
+    assert read(data, ttl_ms=OFF, now_ms=999).expired == []
+    with pytest.raises(MqError):
+        read(data, keys_known_end=0, ttl_ms=OFF, now_ms=0)
+
+
+def test_one_read_decodes_a_few_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "RECORDS_DECODED_MAX", 3)
+    data = batch(0, *range(10)) + batch(10, 7)
+    found = read(data, 4, ttl_ms=1, now_ms=999)
+    assert found.expired == [(4, 6)]
+    assert [one.last_offset for one in found.batches] == [6]
+    found = read(data, 8, keys_known_end=9, ttl_ms=OFF, now_ms=0)
+    assert [one.offset for one in found.keys] == [8, 9, 10]
+    assert [one.last_offset for one in found.batches] == [9, 10]
+    assert read(data, 4, keys_known_end=10, ttl_ms=OFF, now_ms=0).batches[0].last_offset == 9
 
 
 def acquired(partition: SharePartition, *batches: tuple[int, int]) -> list[tuple[int, int]]:

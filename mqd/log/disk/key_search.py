@@ -23,7 +23,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import FOUND_HEADERS_MAX, KIB
+from mqd.limits import HEADERS_READ_MAX, KIB
 from mqd.log.disk.key_chunk import CHUNK_BYTES, HEADERS_AT_ONCE, Hit, KeyChunk, Unreadable, Wanted
 from mqd.log.disk.segment_reading import walk
 from mqd.log.partition_log import PartitionLog
@@ -473,7 +473,7 @@ class KeySearch:
         return newest
 
     def _found(self, hit: Hit, place: Place) -> FoundRecord:
-        record = record_at(hit.records, place, FOUND_HEADERS_MAX)
+        record = record_at(hit.records, place, HEADERS_READ_MAX)
         return FoundRecord(record, hit.header.partition_leader_epoch)
 
     def _is_hidden(self, header: BatchHeader) -> Generator[int, None, bool]:

@@ -13,7 +13,7 @@ import trio
 from hypothesis import given, settings, strategies as st
 
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import FOUND_HEADERS_MAX
+from mqd.limits import HEADERS_READ_MAX
 from mqd.log.disk import key_chunk, key_search
 from mqd.log.disk.key_filter_build import filter_path
 from mqd.log.log_config import LogConfig
@@ -197,7 +197,7 @@ async def test_a_record_with_too_many_headers_is_an_error(
 ) -> None:
     await harness.service.start()
     log = harness.open(LogConfig())
-    headers = [("", b"")] * (FOUND_HEADERS_MAX + 1)
+    headers = [("", b"")] * (HEADERS_READ_MAX + 1)
     harness.write(log, build_batch([Record(0, NOW, b"k", b"v", headers)]))
     await sync_and_commit(harness, log)
     with pytest.raises(MqError, match="10001 headers") as refused:
