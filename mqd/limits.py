@@ -642,7 +642,7 @@ wait until nothing else is due.
 RELAY_READS_AT_ONCE = 4
 """Relays of a node that take records into their index at the same time."""
 RELAY_BEGINS_AT_ONCE = 8
-"""Relays of a node that begin an epoch of their producer at the same time."""
+"""Relays of a node that begin an epoch of their producer at one coordinator at the same time."""
 RELAY_READ_BYTES = 512 * KIB
 RELAY_READ_RECORDS = 8_192
 """Records that a relay reads at once, decompressed. A batch with more is large: a node reads one of

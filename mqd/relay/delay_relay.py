@@ -122,6 +122,7 @@ class DelayRelay:
             group_id=delay_group(self._place.topic),
             calls=env.calls,
             entropy=env.entropy,
+            begins=env.shared.begins,
         )
         self._index = self._new_index()
         self._records = RecordLookup(env.logs, env.disk, env.shared, partition)

@@ -48,7 +48,9 @@ REQUEST_SECONDS: Final = 10.0
 _PRODUCE_TIMEOUT_MS: Final = 8_000
 _SEQUENCE_MODULUS: Final = 1 << 31
 _CONCURRENT_SECONDS: Final = 0.005
-"""The pause while the markers of the previous transaction are written."""
+"""The first pause while the markers of the previous transaction are written. Each further one is
+twice as long."""
+_CONCURRENT_DOUBLINGS: Final = 5
 _WARN_EVERY_ATTEMPTS: Final = 30
 _INIT, _ADD, _ADD_OFFSETS, _COMMIT, _END, _FETCH, _PRODUCE = (
     ("init_producer_id", 4),
@@ -117,12 +119,15 @@ class RelayProducer:
         calls: Calls,
         entropy: Entropy,
         transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
+        begins: Mapping[NodeId | None, trio.Semaphore] | None = None,
     ) -> None:
+        """`begins`: how many producers may begin an epoch at each coordinator at the same time."""
         self.transactional_id = transactional_id
         self.group_id = group_id
         self._calls = calls
         self._entropy = entropy
         self._timeout_ms = transaction_timeout_ms
+        self._begins = defaultdict(lambda: trio.Semaphore(1)) if begins is None else begins
         self._producer_id = NO_PRODUCER_ID
         self._epoch = NO_EPOCH
         self._sequences: defaultdict[TopicPartition, int] = defaultdict(int)
@@ -138,13 +143,15 @@ class RelayProducer:
         self._is_usable = False
 
         async def initialize() -> Mapping[str, Any]:
-            return await self._at_transaction_coordinator(
-                _INIT,
-                {
-                    "transactional_id": self.transactional_id,
-                    "transaction_timeout_ms": self._timeout_ms,
-                },
-            )
+            node_id = self._calls.transaction_coordinator(self.transactional_id)
+            async with self._begins[node_id]:
+                return await self._at_transaction_coordinator(
+                    _INIT,
+                    {
+                        "transactional_id": self.transactional_id,
+                        "transaction_timeout_ms": self._timeout_ms,
+                    },
+                )
 
         response = await self._repeated("begin a producer epoch", initialize)
         self._producer_id = response["producer_id"]
@@ -382,7 +389,7 @@ class RelayProducer:
         Without a response, the request may still arrive. If it would do harm in a later transaction
         of the same epoch, it is not repeated: the epoch is over, and fences it (I54).
         """
-        attempts = 0
+        attempts = concurrent = 0
         while True:
             try:
                 return await attempt()
@@ -402,7 +409,10 @@ class RelayProducer:
                         error,
                     )
                 if error.code is ErrorCode.CONCURRENT_TRANSACTIONS:
-                    await trio.sleep(_CONCURRENT_SECONDS)
+                    await trio.sleep(
+                        _CONCURRENT_SECONDS * 2 ** min(concurrent, _CONCURRENT_DOUBLINGS)
+                    )
+                    concurrent += 1
                     continue
             await trio.sleep(backoff_s(attempts - 1, self._entropy.random()))
 

@@ -4,6 +4,7 @@ read. So a relay of hostile records delays others, and never uses more because i
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import TypeVar
@@ -11,6 +12,7 @@ from typing import TypeVar
 import trio
 
 from mqd.limits import RELAY_BEGINS_AT_ONCE, RELAY_READS_AT_ONCE, TASK_SLICE_SECONDS_MAX
+from mqd.types import NodeId
 
 ItemT = TypeVar("ItemT")
 
@@ -70,5 +72,7 @@ class Shared:
         """Large batches that are read."""
         self.large_writes = trio.Semaphore(1)
         """Large records that are written."""
-        self.begins = trio.Semaphore(RELAY_BEGINS_AT_ONCE)
-        """Requests that begin a producer epoch."""
+        self.begins = defaultdict[NodeId | None, trio.Semaphore](
+            lambda: trio.Semaphore(RELAY_BEGINS_AT_ONCE)
+        )
+        """Requests that begin a producer epoch, by their coordinator."""

@@ -18,10 +18,12 @@ from mqd.client import (
 from mqd.client.admin import Admin
 from mqd.errors import ErrorCode, MqError
 from mqd.io.entropy import RandomEntropy
+from mqd.limits import RELAY_BEGINS_AT_ONCE
 from mqd.protocol.record_reader import Record
 from mqd.relay.names import delay_group
 from mqd.relay.ports import Progress
 from mqd.relay.producer import RecordsRefused, RelayProducer
+from mqd.relay.sharing import Shared
 from mqd.testing import Cluster, run, simulated
 from mqd.types import NodeId, TopicPartition
 from tests.seeds import seeds
@@ -212,6 +214,47 @@ async def test_records_that_a_leader_never_accepts(autojump_clock: trio.testing.
         await producer.write({TARGETS[0]: records(b"a")}, {SOURCE: Progress(6)})
     assert raised.value.topic_partition == TARGETS[0]
     assert "end_txn" not in calls.requests
+
+
+async def test_few_producers_begin_an_epoch_at_the_same_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls, shared = ScriptedCalls(), Shared()
+    present = most = 0
+    request = calls.request
+
+    async def counted(*arguments: Any) -> Mapping[str, Any]:
+        nonlocal present, most
+        present += 1
+        most = max(most, present)
+        try:
+            return await request(*arguments)
+        finally:
+            present -= 1
+
+    monkeypatch.setattr(calls, "request", counted)
+    async with trio.open_nursery() as nursery:
+        for number in range(50):
+            producer = RelayProducer(
+                transactional_id=f"{ID}.{number}",
+                group_id=ID,
+                calls=calls,
+                entropy=RandomEntropy(),
+                begins=shared.begins,
+            )
+            nursery.start_soon(producer.begin_epoch)
+    assert most == RELAY_BEGINS_AT_ONCE and len(calls.requests) == 50
+
+
+async def test_pauses_for_an_open_transaction_become_longer(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    calls = ScriptedCalls()
+    calls.faults["init_producer_id"] = [ErrorCode.CONCURRENT_TRANSACTIONS] * 20
+    producer = RelayProducer(transactional_id=ID, group_id=ID, calls=calls, entropy=RandomEntropy())
+    began = trio.current_time()
+    await producer.begin_epoch()
+    assert 2 < trio.current_time() - began < 4
 
 
 # -- in a cluster --------------------------------------------------------------------------------
