@@ -25,6 +25,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +35,7 @@ from bench.generators import BenchError
 from bench.queues import PRODUCE, Connection, make_topic
 from mqd.client import sync
 from mqd.delay_names import DELIVER_AT, DUE, TARGET_CONFIG
+from mqd.errors import ProtocolError
 from mqd.protocol.batch import iterate_batches
 from mqd.protocol.batch_builder import build_batch
 from mqd.protocol.record_reader import Record, iterate_records
@@ -65,42 +67,39 @@ def record(due_ms: int, number: int) -> Record:
     return Record(0, now_ms(), key, b"value", [(DELIVER_AT, b"%d" % due_ms)])
 
 
-class Pipeline:
-    """Produces batches to the delay topic, several requests in flight."""
+def send(broker: Broker, batches: Iterator[bytes]) -> None:
+    """Produce these batches to the delay topic, several requests in flight."""
+    errors: list[object] = []
+    lock = threading.Lock()
 
-    def __init__(self, broker: Broker) -> None:
-        self._connections = [Connection(broker.address) for _ in range(IN_FLIGHT)]
-        self._broker = broker
+    def produce(connection: Connection) -> None:
+        while not errors:
+            with lock:
+                batch = next(batches, None)
+            if batch is None:
+                return
+            row = {"index": 0, "records": batch}
+            data = [{"name": SOURCE, "partition_data": [row]}]
+            body = {"acks": -1, "timeout_ms": 30_000, "topic_data": data}
+            response = connection.request(PRODUCE, 9, body)
+            code = response.responses[0].partition_responses[0].error_code
+            if code:
+                errors.append(f"error {code}")
 
-    def send(self, batches: Iterator[bytes]) -> None:
-        errors: list[object] = []
-        lock = threading.Lock()
+    def work() -> None:
+        try:
+            with closing(Connection(broker.address)) as connection:
+                produce(connection)
+        except (OSError, ProtocolError) as error:
+            errors.append(error)
 
-        def work(connection: Connection) -> None:
-            while not errors:
-                with lock:
-                    batch = next(batches, None)
-                if batch is None:
-                    return
-                row = {"index": 0, "records": batch}
-                data = [{"name": SOURCE, "partition_data": [row]}]
-                body = {"acks": -1, "timeout_ms": 30_000, "topic_data": data}
-                response = connection.request(PRODUCE, 9, body)
-                code = response.responses[0].partition_responses[0].error_code
-                if code:
-                    errors.append(code)
-
-        threads = [threading.Thread(target=work, args=(one,)) for one in self._connections]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if errors:
-            raise BenchError(f"{self._broker.name} refused records with error {errors[0]}")
-
-    def close(self) -> None:
-        for connection in self._connections:
-            connection.close()
+    threads = [threading.Thread(target=work) for _ in range(IN_FLIGHT)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise BenchError(f"{broker.name} does not accept records: {errors[0]}")
 
 
 class Reader:
@@ -203,14 +202,14 @@ def prepare(broker: Broker) -> None:
 
 def measure(broker: Broker, pending: int, rate: float, seconds: float) -> None:
     prepare(broker)
-    pipeline, reader = Pipeline(broker), Reader(broker)
-    pipeline.send(iter([bytes(build_batch([record(now_ms(), 0)]))]))
+    reader = Reader(broker)
+    send(broker, iter([bytes(build_batch([record(now_ms(), 0)]))]))
     reader.until(1, time.monotonic() + 60.0)
     empty_mb = broker.resident_mb() or 0.0
     cpu, began = broker.cpu_seconds() or 0.0, time.monotonic()
-    pipeline.send(pending_batches(max(pending - 2 * SPREAD, 0)))
+    send(broker, pending_batches(max(pending - 2 * SPREAD, 0)))
     produced = time.monotonic() - began
-    pipeline.send(iter([bytes(build_batch([record(now_ms(), 0)]))]))
+    send(broker, iter([bytes(build_batch([record(now_ms(), 0)]))]))
     reader.until(1, time.monotonic() + INDEXED_SECONDS_MAX)
     indexed, used = time.monotonic() - began, (broker.cpu_seconds() or 0.0) - cpu
     print(
@@ -219,8 +218,8 @@ def measure(broker: Broker, pending: int, rate: float, seconds: float) -> None:
         flush=True,
     )
     count = round(rate * seconds)
-    pipeline.send(due_batches(count, seconds))
-    pipeline.send(pending_batches(SPREAD))
+    send(broker, due_batches(count, seconds))
+    send(broker, pending_batches(SPREAD))
     cpu = broker.cpu_seconds() or 0.0
     arrived = reader.until(count, time.monotonic() + BEFORE_SECONDS + seconds + 60.0)
     used = (broker.cpu_seconds() or 0.0) - cpu
@@ -234,8 +233,7 @@ def measure(broker: Broker, pending: int, rate: float, seconds: float) -> None:
     )
     loaded_mb = broker.resident_mb() or 0.0
     print(f"memory: {empty_mb:,.0f} MB before, {loaded_mb:,.0f} MB now", flush=True)
-    pipeline.send(iter([bytes(build_batch([record(now_ms() + 2_000, 0)]))]))
-    pipeline.close()
+    send(broker, iter([bytes(build_batch([record(now_ms() + 2_000, 0)]))]))
     broker.stop()
     time.sleep(3.0)
     responded, started_at = broker.start()
