@@ -24,6 +24,8 @@ class Attack(ABC):
     """Partitions of that topic in test_attacks.py; with fewer partitions the node is ready
     sooner.
     """
+    begins_within_seconds: ClassVar[float] = 0.0
+    """The time until the attack has an effect. test_attacks.py does not measure before."""
     good_bytes: ClassVar[int] = 1000
     """Size of the records that the good client sends during the attack."""
 

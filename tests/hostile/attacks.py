@@ -27,6 +27,7 @@ from tests.hostile.costly import (
 from tests.hostile.floods import GroupConfigs, Groups, ManyProtocols, Topics, WaitingMembers
 from tests.hostile.held import Connections, HalfFrames, SlowReaders, SmallHalfFrames, Strangers
 from tests.hostile.malformed import Malformed
+from tests.hostile.relays import DelayedZeros, Schedules, Tombstones
 from tests.hostile.share import ShareAcknowledgements, ShareSessions, WaitingShareFetches
 from tests.hostile.share_states import ImpossibleStates, LargeStates, NamedShareGroup
 
@@ -43,10 +44,11 @@ _SHARE = (
     *(ShareSessions, ShareAcknowledgements, WaitingShareFetches),
     *(ImpossibleStates, LargeStates, NamedShareGroup),
 )
+_RELAYS = (DelayedZeros, Schedules, Tombstones)
 _FLOODS = (ManyProtocols, WaitingMembers, Groups, GroupConfigs, Topics)
 
 ATTACKS: dict[str, type[Attack]] = {
-    kind.name: kind for kind in (*_COSTLY, *_HELD, Malformed, *_SHARE, *_FLOODS)
+    kind.name: kind for kind in (*_COSTLY, *_HELD, Malformed, *_SHARE, *_RELAYS, *_FLOODS)
 }
 
 BEFORE_LOGIN: dict[str, type[Attack]] = {

@@ -57,6 +57,7 @@ OPTIONS = {
     "group.members.memory.bytes": str(32 * MIB),
     "metadata.image.max.bytes": str(16 * MIB),
     "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
     "share.coordinator.state.topic.num.partitions": "1",
 }
 
@@ -91,6 +92,7 @@ async def test_a_good_client_waits_no_longer_than_the_bounds(
             for connections, bound in BOUNDS.items():
                 known = kind.tested_partitions
                 async with attacking(attackers, port, attack, connections, known):
+                    await trio.sleep(kind.begins_within_seconds)
                     title = f"{attack:36} {connections:3}"
                     failures += await measure(client, title, records, bound)
         await serves_a_new_client(partial(connected, running), records)
