@@ -11,6 +11,8 @@ change less.
 
 memory: 1,000,000 records in 100 partitions are acquired and not acknowledged. Reported: how much
 the resident memory of the broker grows.
+
+bench/delay.py measures delay topics, bench/lookup.py lookups by key.
 """
 
 from __future__ import annotations
