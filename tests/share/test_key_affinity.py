@@ -217,7 +217,6 @@ def test_random_histories_are_as_in_the_model(steps: list[tuple[object, ...]]) -
                 expire(partition, now)
             for offset, member in list(model.members.items()):
                 if offset not in model.pending and (name == "expire" or member == arguments[0]):
-                    model.counts[offset] -= name == "leave"
                     limit = model.counts[offset] >= LIMITS.delivery_count
                     end(model, offset, RecordState.ARCHIVED if limit else RecordState.AVAILABLE)
         elif name == "trim":
