@@ -158,8 +158,9 @@ class ShareService:
         self._timer.expect(core)
         if update is None:
             return
-        if not led.is_current:
+        if led.is_dropped:
             raise led.partition.not_leader()
+        # Also if the node has lost contact meanwhile: else the records would stay as they are.
         await self._writer.store(led, update)
 
     # -- sessions that end -------------------------------------------------------------------------
@@ -180,7 +181,7 @@ class ShareService:
             except Exception:
                 self.partitions.bug(led)
                 continue
-            if update is not None and led.is_current:
+            if update is not None and not led.is_dropped:  # also if the node has lost contact
                 self._writer.write(led, update)
                 led.waiters.wake_one()
         if not self.sessions.has_group(group_id):

@@ -82,7 +82,7 @@ class StateWriter:
     async def _write_all(self, led: LedSharePartition) -> None:
         """Write the changes until none are left, several at a time."""
         try:
-            while led.writes:
+            while led.writes and not led.is_dropped:
                 await self._write_some(led)
         except Exception:
             error = self._partitions.bug(led)
@@ -90,6 +90,10 @@ class StateWriter:
                 write.error = error
                 write.done.set()
             led.writes.clear()
+        for write in led.writes:  # another one may have been loaded: its states are the valid ones
+            write.error = led.partition.not_leader()
+            write.done.set()
+        led.writes.clear()
         led.is_writing = False
         self._written(led)
 
