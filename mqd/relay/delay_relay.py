@@ -365,6 +365,8 @@ class DelayRelay:
                 first = index.peek()
                 if first is None or first.due_ms > now_ms:
                     break
+                if taken.entries and not self._records.is_prepared(first.offset):
+                    break  # to read it alone would cost as much as many
                 record = await self._record(first.offset)
                 if self._records.is_large(first.offset):
                     break

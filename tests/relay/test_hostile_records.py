@@ -11,7 +11,9 @@ from mqd.client import ClusterClient, open_producer
 from mqd.client.admin import Admin
 from mqd.client.descriptions import ConfigChange, ConfigOperation, Resource, ResourceType
 from mqd.protocol.compression import Codec
+from mqd.relay import timer_run
 from mqd.relay.reading import RecordLookup
+from mqd.relay.timer_table import TimerTable
 from mqd.testing import Cluster, simulated
 from tests.relay.test_delay_topics import DEAD, TARGET, arrived, header, make_topics
 
@@ -48,6 +50,32 @@ async def test_records_that_end_nothing_are_not_read(
         with trio.fail_after(30):
             await arrived(client, TARGET, 1 if replaces else 10)
         assert len(reads) <= 30
+
+
+@simulated(seed=3)
+async def test_records_beyond_what_a_timer_file_has_buffered_are_read_in_bulk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each one alone would cost as much as its batch: 10 ms of 550,000 records in 1 MB."""
+    monkeypatch.setattr(timer_run, "TIMERS_BUFFERED", 16)
+    monkeypatch.setattr(TimerTable, "is_full", lambda table, most, end: len(table.heap) >= 100)
+    get, alone = RecordLookup.get, list[int]()
+
+    async def counted(lookup: RecordLookup, offset: int) -> Any:
+        if not lookup.is_prepared(offset):
+            alone.append(offset)
+        return await get(lookup, offset)
+
+    monkeypatch.setattr(RecordLookup, "get", counted)
+    async with Cluster(nodes=1) as cluster:
+        client = await cluster.client()
+        await make_topics(client, 1)
+        async with open_producer(client) as producer, trio.open_nursery() as nursery:
+            for _ in range(200):
+                nursery.start_soon(_send, producer, b"v", [("mqd-delay", b"3000")])
+        with trio.fail_after(30):
+            await arrived(client, TARGET, 200)
+        assert len(alone) <= 2
 
 
 async def _send(producer: Any, value: bytes | None, headers: Any) -> None:
