@@ -47,5 +47,5 @@ async def test_a_session_that_ends_without_contact_leaves_no_record_acquired(
         await share.release(session)
         led.partition.serves = True
         with trio.fail_after(SECONDS_MAX):
-            while led.core.states.start_offset == 0:
+            while led.core.states.start_offset == 0:  # noqa: ASYNC110
                 await trio.sleep(0.02)
