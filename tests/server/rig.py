@@ -329,7 +329,9 @@ class Rig:
             batch_work=BatchWork(self.disk),
             controller=SimpleNamespace(image=self.image, controller_id=ME),
             sasl=self._sasl(entropy),
-            share=SimpleNamespace(connection_closed=lambda _: None, bugs=0),
+            share=SimpleNamespace(
+                connection_closed=lambda _: None, partitions=SimpleNamespace(bugs=0)
+            ),
         )
         self.network = MemoryNetwork()
         budget = MemoryPlan.of(self.config, memory_bytes()).connections
