@@ -648,7 +648,7 @@ RELAY_READ_RECORDS = 8_192
 """Records that a relay reads at once, decompressed. A batch with more is large: a node reads one of
 these at a time, and so many of its records at once.
 """
-RELAY_BATCH_BYTES_MAX = INSPECTED_BYTES_LARGEST
+RELAY_BATCH_BYTES_MAX = INSPECTED_BYTES_MAX
 """The same for a large batch. The relay skips a larger one, with a log line."""
 RELAY_HEADERS_MAX = 1_000
 """Headers of one record. The relay skips the batch of a record with more, with a log line."""
