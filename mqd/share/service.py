@@ -34,7 +34,7 @@ from mqd.share.loading import Loader, OffsetForTime
 from mqd.share.memory import ShareMemory
 from mqd.share.partition_letters import DeadLetterPort, LetterTasks
 from mqd.share.ports import GroupOption, InSlices, Persister, ShareKey
-from mqd.share.sessions import ShareSession, ShareSessions
+from mqd.share.sessions import SessionKey, ShareSession, ShareSessions
 from mqd.share.state_writer import BATCHES_AT_ONCE, StateWriter
 from mqd.share.values import Acknowledgement
 
@@ -64,6 +64,8 @@ class ShareService:
         self.expired = ExpiredCounts()
         self._clock = clock
         self._in_slices = in_slices
+        self._releases: dict[SessionKey, trio.Event] = {}
+        """Members whose session has ended, until their records are released."""
         self._timer = EndingTimer(self.partitions, clock, in_slices)
         self._loader = Loader(
             partitions=self.partitions,
@@ -167,7 +169,18 @@ class ShareService:
 
     async def release(self, session: ShareSession) -> None:
         """The session has ended: its records are available again."""
-        await self._in_slices(self._releasing(session))
+        done = self._releases.setdefault(session.key, trio.Event())
+        try:
+            await self._in_slices(self._releasing(session))
+        finally:
+            done.set()
+            self._releases.pop(session.key, None)
+
+    async def released(self, key: SessionKey) -> None:
+        """Returns when no release is in progress for this member: it would also release what the
+        member acquires in its next session."""
+        while (done := self._releases.get(key)) is not None:
+            await done.wait()
 
     def _releasing(self, session: ShareSession) -> Slices[None]:
         group_id, member_id = session.key
@@ -193,4 +206,6 @@ class ShareService:
     def connection_closed(self, peer: str) -> None:
         """The sessions of this connection have ended."""
         for session in self.sessions.end_of_peer(peer):
-            self.partitions.start(self.release, session)
+            if self.partitions.is_running:
+                self._releases[session.key] = trio.Event()
+                self.partitions.start(self.release, session)

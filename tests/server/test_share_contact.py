@@ -1,14 +1,16 @@
-"""A share partition whose node loses contact with the controller for a moment."""
+"""Share sessions that end, while their node has no contact or the member reopens them."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import trio
 
 from mqd.share.sessions import SessionKey
 from tests.nodes import connected, create_topic, one_node_peers
 from tests.server.test_share_groups import (
+    ACCEPT,
     GROUP,
     RELEASE,
     SECONDS_MAX,
@@ -49,3 +51,44 @@ async def test_a_session_that_ends_without_contact_leaves_no_record_acquired(
         with trio.fail_after(SECONDS_MAX):
             while led.core.states.start_offset == 0:  # noqa: ASYNC110
                 await trio.sleep(0.02)
+
+
+async def test_a_session_that_reopens_keeps_what_it_acquires(tmp_path: Path) -> None:
+    """The release of the member's earlier session has not begun yet."""
+    async with running(tmp_path, one_node_peers()) as one, connected(one) as client:
+        await create_topic(client, TOPIC)
+        await configure(client, share_auto_offset_reset="earliest")
+        await write(client, b"0", b"1")
+        member = Member(client, "m1")
+        await member.join()
+        assert await member.fetch(max_records=1) == [(0, 0, 1)]
+        assert one.daemon is not None
+        share, may_release = one.daemon.coordinators.share, trio.Event()
+        in_slices = share._in_slices
+
+        async def late(work: Any) -> Any:
+            await may_release.wait()
+            return await in_slices(work)
+
+        share._in_slices = late
+        [peer] = share.sessions._by_peer
+        share.connection_closed(peer)
+        acquired: list[tuple[int, int, int]] = []
+
+        async def reopen() -> None:
+            acquired.extend(await member.fetch(epoch=0, max_records=1))
+
+        def waits() -> bool:
+            return any(one.statistics().tasks_waiting for one in share._releases.values())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(reopen)
+            with trio.fail_after(SECONDS_MAX):
+                while not acquired and not waits():  # noqa: ASYNC110
+                    await trio.sleep(0.02)
+            may_release.set()
+        [(first, last, _)] = acquired
+        with trio.fail_after(SECONDS_MAX):
+            while share._releases:  # noqa: ASYNC110
+                await trio.sleep(0.02)
+        assert await member.fetch((first, last, ACCEPT), epoch=1, max_records=1, wait_ms=0)

@@ -56,6 +56,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
                 ErrorCode.INVALID_REQUEST,
                 "The first request of a share session cannot acknowledge records.",
             )
+        await share.released(key)
         session = share.sessions.open(key, context.peer)
     else:
         session = share.sessions.use(key, epoch)
