@@ -37,6 +37,8 @@ SHARE_GROUP_HEARTBEAT = 76
 HEARTBEAT_SECONDS = 0.3
 WORK_SECONDS = (0.01, 0.05, 0.2)
 """Mean processing times of the records of one fetch."""
+_DRAIN_ROUNDS = 50
+"""Fetches of a session in the drain, if they all return records."""
 IDLE_SECONDS = 0.1
 """Mean pause after a fetch without records."""
 _KINDS = (
@@ -288,7 +290,8 @@ class _Member:
     async def _rounds(self, session: Session) -> None:
         chance, draining = self._chance, self._shares.draining
         chosen: dict[TopicPartition, Chosen] = {}
-        for _ in range(3 if draining.is_set() else chance.choice([1, 5, 20])):
+        # In the order by key, a fetch has at most one record of each key.
+        for _ in range(_DRAIN_ROUNDS if draining.is_set() else chance.choice([1, 5, 20])):
             wanted = Wanted(
                 chance.choice([0, FETCH_WAIT_MS]),
                 500 if draining.is_set() else chance.choice([1, 10, 500]),
@@ -300,6 +303,8 @@ class _Member:
             if session.is_refused:
                 break
             if not count:
+                if draining.is_set() and not any(session.held.values()):
+                    break
                 await pause(chance, IDLE_SECONDS)
             elif not draining.is_set():
                 await pause(chance, chance.choice(WORK_SECONDS))
