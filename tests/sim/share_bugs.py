@@ -12,7 +12,7 @@ from mqd.coordinator.share.records import ShareSnapshot
 from mqd.coordinator.share.shard import ShareShard, ShareState
 from mqd.protocol.slices import Slices, all_slices
 from mqd.relay.producer import RelayProducer
-from mqd.share import acknowledging, endings, share_partition, ttl
+from mqd.share import acknowledging, endings, reading, share_partition
 from mqd.share.key_affinity import KeyAffinity
 from mqd.share.led_partitions import LedSharePartition
 from mqd.share.record_states import Batch, Range, RecordState
@@ -215,7 +215,7 @@ def delays_forgotten() -> Patches:
 
 @bug("expired records are delivered to share groups", load="share")
 def expired_records_delivered() -> Patches:
-    yield ttl, "_is_expired", lambda record, ttl_ms, now_ms: False
+    yield reading, "is_expired", lambda record, ttl_ms, now_ms: False
 
 
 @bug("an accepted record gets a dead letter if it was delivered as often as allowed", load="share")
