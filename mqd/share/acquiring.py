@@ -260,7 +260,7 @@ class Acquirer:
         rows = key_order.acquire_by_key(
             core,
             member_id,
-            batches[0].first_offset,
+            read.offset,  # earlier records of the batch were not decoded
             last,
             max_records=min(limits.max_records, _BATCHES_PER_READ),
             batch_size=limits.batch_size,

@@ -151,6 +151,8 @@ class ShareService:
             raise led.partition.not_leader()
         core, now, wall_ms = led.core, self._clock.monotonic(), self._clock.wall_ms()
         core.limits = core.limits._replace(state_bytes=self.memory.part(now))
+        start_offset = core.states.start_offset
+        is_late = any(one.first_offset < start_offset for one in acknowledgements)
         work = acknowledging.begin(core, member_id, acknowledgements, now, wall_ms=wall_ms)
         with self.partitions.dropped_after_bug(led), closing(work):
             if sum(len(one.types) for one in acknowledgements) <= BATCHES_AT_ONCE:
@@ -159,7 +161,10 @@ class ShareService:
                 update = await self._in_slices(work)
         self._timer.expect(core)
         if update is None:
-            return
+            if not is_late:
+                return
+            # The records are done, but the next leader may not know that yet.
+            update = core.start_to_store()
         if led.is_dropped:
             raise led.partition.not_leader()
         # Also if the node has lost contact meanwhile: else the records would stay as they are.

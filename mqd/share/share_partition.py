@@ -146,7 +146,8 @@ class SharePartition:
         for first, last in batches:
             self.archive(covered, first - 1)
             covered = last + 1
-            first = max(first, self.states.start_offset)
+            # An earlier record that has just become available may have expired: it was not read.
+            first = max(first, read_from, self.states.start_offset)
             room = wanted if exact else max(wanted, BATCH_RECORDS_MAX)
             for begin, end, count in self._available_in(first, last):
                 if room <= 0:
@@ -251,6 +252,10 @@ class SharePartition:
         if has_moved and self._archived_here >= self._start_in_update:
             return self._changed(())
         return None
+
+    def start_to_store(self) -> Update:
+        """The start offset, whether or not the last update has it."""
+        return self._changed(())
 
     # -- changes of acquired records ---------------------------------------------------------------
 

@@ -92,3 +92,53 @@ async def test_a_session_that_reopens_keeps_what_it_acquires(tmp_path: Path) -> 
             while share._releases:  # noqa: ASYNC110
                 await trio.sleep(0.02)
         assert await member.fetch((first, last, ACCEPT), epoch=1, max_records=1, wait_ms=0)
+
+
+async def test_a_late_acknowledgement_is_confirmed_when_the_start_offset_is_stored(
+    tmp_path: Path,
+) -> None:
+    """Its record was archived when its lock ended: only the start offset says that it is done."""
+    async with running(tmp_path, one_node_peers()) as one, connected(one) as client:
+        await create_topic(client, TOPIC)
+        await configure(
+            client,
+            share_auto_offset_reset="earliest",
+            share_delivery_count_limit="2",
+            share_record_lock_duration_ms="1000",
+        )
+        await write(client, b"0")
+        member = Member(client, "m1")
+        await member.join()
+        assert await member.fetch() == [(0, 0, 1)]
+        assert await member.fetch((0, 0, RELEASE)) == [(0, 0, 2)]
+        assert one.daemon is not None
+        share, may_store = one.daemon.coordinators.share, trio.Event()
+        [led] = share.partitions
+        persister = share._writer._persister
+        store, started = persister.write, 0
+
+        async def late(*args: Any, **more: Any) -> None:
+            nonlocal started
+            started += 1
+            await may_store.wait()
+            await store(*args, **more)
+
+        persister.write = late
+        with trio.fail_after(SECONDS_MAX):
+            while not started:  # noqa: ASYNC110
+                await trio.sleep(0.02)
+        assert led.core.states.start_offset == 1
+        confirmed = trio.Event()
+
+        async def acknowledge() -> None:
+            row = await member.row((0, 0, ACCEPT))
+            assert row is None or not row.acknowledge_error_code
+            confirmed.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(acknowledge)
+            with trio.fail_after(SECONDS_MAX):
+                while not led.writes and not confirmed.is_set():  # noqa: ASYNC110
+                    await trio.sleep(0.02)
+            assert not confirmed.is_set()
+            may_store.set()

@@ -148,3 +148,13 @@ def test_rows_and_expired_ranges() -> None:
     rows = [(0, 3, 1), (6, 9, 1), (12, 12, 2)]
     assert are_apart(rows, [(4, 5), (10, 11), (13, 20)]) and are_apart(rows, [])
     assert not are_apart(rows, [(3, 5)]) and not are_apart(rows, [(4, 5), (10, 12)])
+
+
+def test_records_before_those_that_were_read_are_not_acquired() -> None:
+    """They became available meanwhile, and may have expired."""
+    partition = SharePartition.loaded(0, (), LIMITS)
+    rows = partition.acquire(
+        "a", [(0, 9)], read_from=4, max_records=500, batch_size=500, exact=False, now=0.0
+    )
+    assert [(one.first_offset, one.last_offset) for one in rows] == [(4, 9)]
+    assert partition.next_fetch_offset() == 0
