@@ -153,8 +153,13 @@ def test_rows_and_expired_ranges() -> None:
 def test_records_before_those_that_were_read_are_not_acquired() -> None:
     """They became available meanwhile, and may have expired."""
     partition = SharePartition.loaded(0, (), LIMITS)
+    assert acquired(partition, (0, 9)) == [(0, 9)]
+    release = [Acknowledgement(0, 3, [AcknowledgeType.RELEASE.value])]
+    update = acknowledge(partition, "a", release, 0.0)
+    assert update is not None
+    complete(partition, update)
     rows = partition.acquire(
-        "a", [(0, 9)], read_from=4, max_records=500, batch_size=500, exact=False, now=0.0
+        "b", [(0, 12)], read_from=4, max_records=500, batch_size=500, exact=False, now=0.0
     )
-    assert [(one.first_offset, one.last_offset) for one in rows] == [(4, 9)]
+    assert [(one.first_offset, one.last_offset) for one in rows] == [(10, 12)]
     assert partition.next_fetch_offset() == 0
