@@ -153,7 +153,7 @@ DECOMPRESSED_BYTES_MAX = 256 * MIB
 """Maximum size of a decompressed batch. Decompression stops and the batch is rejected at this size.
 """
 HEADERS_READ_MAX = 10_000
-"""Headers of a record that the broker reads itself, for a lookup or a relay: 10 ms."""
+"""Headers of a record that the broker reads itself, for a lookup or a share group: 10 ms."""
 RECORDS_COMPRESSED_MAX = 1_000_000
 """Maximum number of records in one compressed batch, whose size does not limit their number.
 librdkafka's `batch.num.messages` has the same maximum.

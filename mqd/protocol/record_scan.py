@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 
 from mqd.protocol.batch import BatchHeader, corrupt
 from mqd.protocol.record_reader import (
     ANY_HEADERS,
     INT64_MAX,
     Record,
+    iterate_records,
     read_record,
     read_varint,
+    record_bytes,
 )
 
 KEYS_AT_ONCE = 4096
@@ -154,3 +156,18 @@ def records_at(
         if offset_delta != wanted or not -INT64_MAX <= timestamp <= INT64_MAX:
             raise corrupt(f"record {wanted} has offset delta {offset_delta}, timestamp {timestamp}")
         yield Record(offset, timestamp, key, value, headers)
+
+
+def selected_records(
+    batch: memoryview, header: BatchHeader, offsets: Sequence[int], *, limit: int, headers_max: int
+) -> Iterator[Record]:
+    """The records at these ascending offsets of the batch at the start of `batch`, decompressed to
+    at most `limit` bytes. Other records are skipped, unless compaction has removed some.
+
+    Raises MqError: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE.
+    """
+    if header.records_count == header.last_offset_delta + 1:
+        return records_at(record_bytes(batch, header, limit), header, offsets, headers_max)
+    some = offsets if isinstance(offsets, range) else set(offsets)
+    records = iterate_records(batch, header=header, limit=limit, headers_max=headers_max)
+    return (record for record in records if record.offset in some)

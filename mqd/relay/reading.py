@@ -25,8 +25,8 @@ from mqd.limits import (
 from mqd.log.service import LogService
 from mqd.protocol.batch import BatchHeader, iterate_batches, validate
 from mqd.protocol.compression import Codec
-from mqd.protocol.record_reader import INT64_MAX, Record, iterate_records, record_bytes
-from mqd.protocol.record_scan import records_at
+from mqd.protocol.record_reader import INT64_MAX, Record, record_bytes
+from mqd.protocol.record_scan import records_at, selected_records
 from mqd.relay.delay_records import size_of
 from mqd.relay.sharing import Shared
 from mqd.replica.partition import Partition
@@ -138,15 +138,9 @@ def _some_of_large(
 ) -> Iterator[Record]:
     """The records at these ascending offsets of the batch at the start of `view`. Raises
     MqError."""
-    if header.records_count == header.last_offset_delta + 1:
-        body = record_bytes(view, header, RELAY_BATCH_BYTES_MAX)
-        return records_at(body, header, offsets, RELAY_HEADERS_MAX)
-    # a compacted batch
-    records = iterate_records(
-        view, header=header, limit=RELAY_BATCH_BYTES_MAX, headers_max=RELAY_HEADERS_MAX
+    return selected_records(
+        view, header, offsets, limit=RELAY_BATCH_BYTES_MAX, headers_max=RELAY_HEADERS_MAX
     )
-    some = offsets if isinstance(offsets, range) else set(offsets)
-    return (record for record in records if record.offset in some)
 
 
 async def read_chunk(

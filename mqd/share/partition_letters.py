@@ -12,12 +12,13 @@ from mqd.limits import MIB
 from mqd.log.service import LogService
 from mqd.protocol.batch import iterate_batches
 from mqd.protocol.record_reader import Record
+from mqd.relay.delay_records import size_of
 from mqd.share import giving_up
 from mqd.share.dead_letter_writer import DeadLetterWriter, Records
 from mqd.share.dead_letters import Archiving, Target
 from mqd.share.led_partitions import LedSharePartition, LedSharePartitions
 from mqd.share.ports import ShareKey
-from mqd.share.reading import decoded
+from mqd.share.reading import records_of
 from mqd.share.ttl import expires_at_ms
 from mqd.share.values import Update
 from mqd.types import Offset
@@ -135,14 +136,14 @@ class PartitionLetters:
             found |= await self._disk.offload(
                 _records_of, one.file.read_at, one.position, one.size, wanted
             )
-            if sum(map(_size_of, found.values())) >= _LETTERS_BYTES_MAX:
-                first = min(found)
-                return dict.fromkeys(one for one in offsets if one < first) | found
+            if sum(size_of(one) for one in found.values() if one) >= _LETTERS_BYTES_MAX:
+                last = max(found)
+                return {one: found.get(one) for one in offsets if one <= last}
             later = [offset for offset in offsets if offset >= part.next_offset]
             if not later:
                 break
             position = later[0]
-        return dict.fromkeys(offsets) | found
+        return {one: found.get(one) for one in offsets}
 
     async def archive(self, offsets: Sequence[Offset]) -> None:
         update = giving_up.archive(self._core, offsets)
@@ -162,25 +163,12 @@ def _records_of(
         some = [one for one in wanted if header.base_offset <= one <= header.last_offset]
         if header.is_control or not some:
             continue
-        remaining = set(some)
         try:
-            for record in decoded(view[start : start + batch_bytes], some[0]):
-                if record.offset in remaining:
-                    remaining.discard(record.offset)
-                    found[record.offset] = record
-                    bytes_left -= _size_of(record)
-                    if bytes_left <= 0:
-                        last = record.offset
-                        return {one: found.get(one) for one in wanted if one <= last}
-                if not remaining:
-                    break
+            for record in records_of(view[start : start + batch_bytes], some):
+                found[record.offset] = record
+                bytes_left -= size_of(record)
+                if bytes_left <= 0:
+                    return {one: found.get(one) for one in wanted if one <= record.offset}
         except MqError:
             continue  # a damaged batch, or one that is too large: letters without a copy
     return {one: found.get(one) for one in wanted}
-
-
-def _size_of(record: Record | None) -> int:
-    if record is None:
-        return 0
-    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
-    return len(record.key or b"") + len(record.value or b"") + headers

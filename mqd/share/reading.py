@@ -7,15 +7,15 @@ their keys or times, a few at a time.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from mqd.errors import MqError
 from mqd.limits import HEADERS_READ_MAX, INSPECTED_BYTES_LARGEST, KIB
 from mqd.protocol.batch import HEADER_BYTES, MAGIC, BatchHeader, Buffer, parse_header
 from mqd.protocol.markers import parse_end_marker
-from mqd.protocol.record_reader import Record, iterate_records, record_bytes
-from mqd.protocol.record_scan import records_at
+from mqd.protocol.record_reader import Record
+from mqd.protocol.record_scan import selected_records
 from mqd.share.key_affinity import KeyOf
 from mqd.share.ttl import OFF, is_expired
 from mqd.types import Offset
@@ -123,7 +123,8 @@ def read_records(
         if not batch.has_records or batch.is_aborted or (ttl_ms == OFF and not learns):
             continue
         try:
-            for record in decoded(view[batch.start : batch.end], first):
+            offsets = range(max(first, batch.first_offset), batch.last_offset + 1)
+            for record in records_of(view[batch.start : batch.end], offsets):
                 if not left:
                     found.batches[-1] = batch._replace(last_offset=record.offset - 1)
                     return found
@@ -139,19 +140,13 @@ def read_records(
     return found
 
 
-def decoded(batch: memoryview, first: Offset) -> Iterator[Record]:
-    """The records from `first` on. Raises MqError: the batch is damaged, or too large."""
+def records_of(batch: memoryview, offsets: Sequence[Offset]) -> Iterator[Record]:
+    """The records at these ascending offsets of a batch. Raises MqError: the batch is damaged, or
+    too large."""
     header = parse_header(batch)
-    if header.records_count == header.last_offset_delta + 1:
-        data = record_bytes(batch, header, INSPECTED_BYTES_LARGEST)
-        offsets = range(max(first, header.base_offset), header.last_offset + 1)
-        yield from records_at(data, header, offsets, HEADERS_READ_MAX)
-        return
-    for record in iterate_records(
-        batch, header=header, limit=INSPECTED_BYTES_LARGEST, headers_max=HEADERS_READ_MAX
-    ):
-        if record.offset >= first:
-            yield record
+    return selected_records(
+        batch, header, offsets, limit=INSPECTED_BYTES_LARGEST, headers_max=HEADERS_READ_MAX
+    )
 
 
 def _add(ranges: list[tuple[Offset, Offset]], offset: Offset) -> None:

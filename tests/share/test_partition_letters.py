@@ -23,7 +23,7 @@ def values(data: bytes, *wanted: int) -> dict[int, bytes | None]:
 def test_records_are_read_until_they_have_the_bytes_of_a_transaction(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(partition_letters, "_LETTERS_BYTES_MAX", 25)
+    monkeypatch.setattr(partition_letters, "_LETTERS_BYTES_MAX", 90)
     data = batch(0, *(Record(0, 0, None, b"%d" % at * 10) for at in range(5)))
     data += batch(5, Record(0, 0, None, b"last"))
     assert values(data, 0, 4) == {0: b"0" * 10, 4: b"4" * 10}
