@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from mqd.controller.decision_options import NOT_KNOWN, DecisionOptions
-from mqd.controller.image import TOPIC, MetadataImage
+from mqd.controller.image import MetadataImage
 from mqd.controller.placement import Load, check_replication_factor, place
 from mqd.controller.records import Placement
 from mqd.errors import ErrorCode, MqError
-from mqd.types import IN_MEMORY, STORAGE, NodeId
+from mqd.types import NodeId
 
 
 def place_on(
@@ -149,9 +149,9 @@ class MemoryPartitions:
             image = self._image
             _, self._counts = _count(
                 partition.replicas
-                for (kind, name), overrides in image.configs.items()
-                if kind == TOPIC and overrides.get(STORAGE) == IN_MEMORY and name in image.topics
-                for partition in image.topics[name].partitions
+                for name, topic in image.topics.items()
+                if image.is_in_memory(name)
+                for partition in topic.partitions
             )
         return self._counts
 

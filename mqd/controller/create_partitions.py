@@ -19,7 +19,7 @@ from mqd.controller.assignments import (
 )
 from mqd.controller.commands import check_fits
 from mqd.controller.decision_options import DecisionOptions
-from mqd.controller.image import TOPIC, MetadataImage
+from mqd.controller.image import MetadataImage
 from mqd.controller.placement import Load
 from mqd.controller.records import AddPartitions, MetadataRecord
 from mqd.controller.request_limits import check_topic_count
@@ -27,7 +27,7 @@ from mqd.controller.result import ControllerResult
 from mqd.controller.size import Room
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import CREATED_TOPICS_MAX, PARTITIONS_PER_REQUEST_MAX
-from mqd.types import IN_MEMORY, STORAGE, NodeId
+from mqd.types import NodeId
 
 
 class MorePartitions(NamedTuple):
@@ -77,9 +77,7 @@ def decide_create_partitions(
                 )
             record = _add_partitions(image, growth, partitions_left, load)
             check_descriptors(options, load, record.partitions)
-            overrides = image.configs.get((TOPIC, growth.name), {})
-            is_in_memory = overrides.get(STORAGE) == IN_MEMORY
-            if is_in_memory:
+            if image.is_in_memory(growth.name):
                 in_memory.check(record.partitions)
             check_fits(record)
             room.take(record)
@@ -89,7 +87,7 @@ def decide_create_partitions(
         partitions_left -= len(record.partitions)
         records.append(record)
         add_load(load, record.partitions)
-        if is_in_memory:
+        if image.is_in_memory(growth.name):
             in_memory.add(record.partitions)
         results[growth.name] = PartitionsCreated(growth.name)
     return ControllerResult(() if op.validate_only else tuple(records), tuple(results.values()))

@@ -27,7 +27,7 @@ from mqd.controller.commands import check_fits
 from mqd.controller.configs import check_overrides_fit
 from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.delay_topics import check_delay_configs
-from mqd.controller.image import MetadataImage
+from mqd.controller.image import MetadataImage, are_in_memory
 from mqd.controller.placement import Load, default_replication_factor
 from mqd.controller.records import CreateTopic, MetadataRecord
 from mqd.controller.request_limits import check_config_bytes, check_topic_count
@@ -147,7 +147,7 @@ def decide_create_topics(
                 )
             record = _create_topic(image, op, topic, load)
             check_descriptors(options, load, record.partitions)
-            is_in_memory = dict(record.configs).get(STORAGE) == IN_MEMORY
+            is_in_memory = are_in_memory(dict(record.configs))
             if is_in_memory:
                 in_memory.check(record.partitions)
             check_fits(record)
@@ -227,7 +227,7 @@ def _checked_configs(image: MetadataImage, topic: NewTopic) -> tuple[tuple[str, 
     validate_topic_configs(checked)
     check_fixed_configs({}, checked, is_new=True)
     check_delay_configs(image, topic.name, None, checked)
-    if topic.name in INTERNAL_TOPICS and checked.get(STORAGE, "").strip() == IN_MEMORY:
+    if topic.name in INTERNAL_TOPICS and are_in_memory(checked):
         raise MqError(
             ErrorCode.INVALID_CONFIG,
             f"The internal topic {topic.name!r} cannot have {STORAGE}={IN_MEMORY}.",

@@ -11,6 +11,7 @@ are never assigned again (I17).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -109,6 +110,11 @@ class BrokerImage:
     """Its listeners for clients; empty for one PLAINTEXT (endpoints.py)."""
 
 
+def are_in_memory(configs: Mapping[str, str]) -> bool:
+    """Whether these overrides of a topic have `mqd.storage=memory`."""
+    return configs.get(STORAGE, "").strip() == IN_MEMORY
+
+
 class MetadataImage:
     """See the head of the file. Reads are consistent between two awaits."""
 
@@ -163,8 +169,7 @@ class MetadataImage:
 
     def is_in_memory(self, topic: str) -> bool:
         """Whether the topic has `mqd.storage=memory`."""
-        configs = self.configs.get((TOPIC, topic))
-        return configs is not None and configs.get(STORAGE, "").strip() == IN_MEMORY
+        return are_in_memory(self.topic_configs(topic))
 
     def producer_access(self, topic: str) -> str:
         """The `mqd.producer.access` of a topic."""

@@ -212,7 +212,7 @@ def test_brokers_get_no_more_partitions_than_they_can_open() -> None:
 def test_brokers_get_no_more_partitions_in_memory_than_their_memory_allows() -> None:
     """Partitions on disk do not count."""
     replica = with_brokers(1)
-    in_memory = (("mqd.storage", "memory"),)
+    in_memory = (("mqd.storage", " memory "),)
     create_topics(replica, new_topic("disk", 5), new_topic("t", 2, configs=in_memory))
     options = DecisionOptions(memory_partitions_max={NodeId(1): 4})
 
