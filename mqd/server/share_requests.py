@@ -66,7 +66,7 @@ class Acknowledgements(NamedTuple):
 
 
 async def acknowledgements_of(context: Context, request: Any) -> Acknowledgements:
-    """Checks each partition. Only a request that says so may renew locks (KIP-1222)."""
+    """Checks each partition. Only a request with `is_renew_ack` may renew locks (KIP-1222)."""
     found: Batches = {}
     errors: dict[Place, MqError] = {}
     may_renew = context.node.share.options.renews(request.group_id)

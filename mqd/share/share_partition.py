@@ -330,8 +330,8 @@ class SharePartition:
 
 
 def _sane(batch: Batch, limits: Limits) -> Batch:
-    """A stored batch, whatever the share coordinator was told. Records that were delivered as often
-    as allowed are given up: with dead letters, after one more delivery."""
+    """A stored batch with valid values: tools can write any to the share coordinator. Records that
+    were delivered as often as allowed are given up: with dead letters, after one more delivery."""
     state, count = batch.state, max(0, batch.delivery_count)
     if state is RecordState.ACQUIRED:  # by nobody that this leader knows
         state = RecordState.AVAILABLE

@@ -1,8 +1,8 @@
 """Fetches that wait for available records of share partitions.
 
 Records that become available wake one fetch. When it has acquired some of them, or ends without an
-attempt, it wakes the next fetch if there are more. So one record does not wake a thousand fetches,
-of which one gets it.
+attempt, it wakes the next fetch if there are more. So one record does not wake a thousand fetches
+for one of them.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def test_each_type(member: Member) -> None:
 
 
 def test_records_that_were_not_acquired(member: Member) -> None:
-    """Nothing of such an acknowledgement happens."""
+    """Such an acknowledgement changes nothing."""
     past = "Batch record not found. The {} offset in request is past acquired records."
     for epoch, batches, which in (
         (1, [(10, 10, ACCEPT)], "first"),
@@ -147,7 +147,7 @@ def test_unknown_partitions(member: Member) -> None:
     ids=str,
 )
 def test_invalid_acknowledgements(member: Member, batches: list[Acknowledged]) -> None:
-    """The session goes on."""
+    """The session stays open."""
     refused = member.acknowledge(1, *batches)
     assert refused == member.response(error_code=INVALID_REQUEST)
     assert member.acknowledge(2, (0, 9, ACCEPT)) == member.response()

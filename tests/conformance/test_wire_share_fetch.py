@@ -350,7 +350,7 @@ def test_acknowledgements(sharing: Sharing, version: int) -> None:
 def test_invalid_acknowledgements(
     sharing: Sharing, version: int, acknowledged: list[Acknowledged]
 ) -> None:
-    """Nothing of them happens. The session goes on."""
+    """They change nothing. The session stays open."""
     sharing.join()
     sharing.write(3)
     sharing.fetch(0, version=version, max_wait_ms=5000)

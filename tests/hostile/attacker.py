@@ -24,7 +24,7 @@ from tests.hostile.wire import Wire
 
 REOPEN_SECONDS = 0.05
 BEGIN_SECONDS = 1.0
-"""In a flood of connections some are opened only after seconds: the attack goes on meanwhile."""
+"""In a flood, some connections open only after seconds. The attack continues meanwhile."""
 END = "end"
 
 

@@ -78,6 +78,21 @@ async def check(running: RunningNode, steps: Steps, worst: Worst) -> None:
     assert min(tried) < SECONDS_MAX, (worst.api, worst.array, tried, steps.of)
 
 
+async def too_long(
+    running: RunningNode, steps: Steps, requests: Mapping[str, tuple[str, int, Mapping[str, Any]]]
+) -> list[str]:
+    """Send these requests in order. Returns a line for each one with a step that is too long."""
+    failures = []
+    for name, (api_name, version, body) in requests.items():
+        api = apis.by_name(api_name)
+        assert api is not None
+        try:
+            await check(running, steps, Worst(api_name, name, 0, encoded(api, version, body)))
+        except AssertionError as error:
+            failures.append(str(error).splitlines()[0])
+    return failures
+
+
 @pytest.fixture
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
@@ -278,7 +293,6 @@ KNOWN: dict[str, tuple[str, int, Mapping[str, Any]]] = {
 @pytest.mark.slow
 @pytest.mark.usefixtures("quiet")
 async def test_existing_rows(tmp_path: Path) -> None:
-    failures = []
     async with node(tmp_path, options={"auto.create.topics.enable": "false"}) as running:
         async with connected(running) as client:
             await create_topic(client, "big", PARTITIONS)
@@ -289,14 +303,7 @@ async def test_existing_rows(tmp_path: Path) -> None:
             image.configs[GROUP, f"{number}".ljust(CONFIGURED_NAME_CHARS, "x")] = CONFIGURED
         steps = Steps()
         trio.lowlevel.add_instrument(steps)
-        for name, (api_name, version, body) in KNOWN.items():
-            api = apis.by_name(api_name)
-            assert api is not None
-            worst = Worst(api_name, name, 0, encoded(api, version, body))
-            try:
-                await check(running, steps, worst)
-            except AssertionError as error:
-                failures.append(str(error).splitlines()[0])
+        failures = await too_long(running, steps, KNOWN)
         await until_removed(tmp_path)
         print(f"{'removal of their logs':75} {1000 * steps.longest:15.1f} ms")
         if on_reference_machine(steps.longest, SECONDS_MAX) >= SECONDS_MAX:
@@ -384,7 +391,6 @@ def share_requests(topic_id: UUID) -> dict[str, tuple[str, int, Mapping[str, Any
 @pytest.mark.slow
 @pytest.mark.usefixtures("quiet")
 async def test_states_of_share_groups(tmp_path: Path) -> None:
-    failures = []
     async with node(tmp_path, options={"auto.create.topics.enable": "false"}) as running:
         async with connected(running) as client:
             await create_topic(client, "t", 10)
@@ -393,13 +399,7 @@ async def test_states_of_share_groups(tmp_path: Path) -> None:
         topic_id = running.daemon.machine.image.topics["t"].topic_id
         steps = Steps()
         trio.lowlevel.add_instrument(steps)
-        for name, (api_name, version, body) in share_requests(topic_id).items():
-            api = apis.by_name(api_name)
-            assert api is not None
-            try:
-                await check(running, steps, Worst(api_name, name, 0, encoded(api, version, body)))
-            except AssertionError as error:
-                failures.append(str(error).splitlines()[0])
+        failures = await too_long(running, steps, share_requests(topic_id))
         trio.lowlevel.remove_instrument(steps)
     assert not failures
 
@@ -474,7 +474,6 @@ LARGE_GROUPS: dict[str, tuple[str, int, Mapping[str, Any]]] = {
 @pytest.mark.slow
 @pytest.mark.usefixtures("quiet")
 async def test_large_groups(tmp_path: Path) -> None:
-    failures = []
     options = {"auto.create.topics.enable": "false", "offsets.topic.num.partitions": "1"}
     async with node(tmp_path, options=options) as running:
         async with connected(running) as client:
@@ -487,13 +486,7 @@ async def test_large_groups(tmp_path: Path) -> None:
         shard.state.by_id.update((group.group_id, group) for group in groups)
         steps = Steps()
         trio.lowlevel.add_instrument(steps)
-        for name, (api_name, version, body) in LARGE_GROUPS.items():
-            api = apis.by_name(api_name)
-            assert api is not None
-            try:
-                await check(running, steps, Worst(api_name, name, 0, encoded(api, version, body)))
-            except AssertionError as error:
-                failures.append(str(error).splitlines()[0])
+        failures = await too_long(running, steps, LARGE_GROUPS)
         trio.lowlevel.remove_instrument(steps)
     assert not failures
     assert groups[0].generation == 3, "a member has joined, and two have left"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from mqd.log.disk.key_search import KeyQuery
+from mqd.log.disk.key_search import KeyQuery, KeySearchSlices
 from mqd.log.partition_log import PartitionLog
 from mqd.protocol.batch import iterate_batches
 from mqd.protocol.record_reader import INT64_MAX, INT64_MIN, Record, iterate_records
@@ -25,6 +25,15 @@ class Found(NamedTuple):
     segments_read: int
     segments_filtered: int
     segments_unindexed: int
+
+
+def finish(work: KeySearchSlices, in_pause: Callable[[], None] = lambda: None) -> None:
+    """Do the work of one request, and read its chunks without a thread."""
+    for step in work:
+        if not isinstance(step, int):
+            for _ in step.slices:
+                pass
+        in_pause()
 
 
 def find(
@@ -61,11 +70,7 @@ def find(
         result, work = harness.service.key_lookups.find(
             log, query, read_committed=read_committed, is_over=lambda: False
         )
-        for step in work:
-            if not isinstance(step, int):
-                for _ in step.slices:
-                    pass
-            in_pause()
+        finish(work, in_pause)
         assert len(result.records) <= records_max
         records += [one.record for one in result.records]
         for at, count in enumerate(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
+from mqd.share.service import ShareService
 from mqd.share.sessions import SessionKey
+from tests.log.support import wait_until
 from tests.nodes import connected, create_topic, one_node_peers
 from tests.server.test_share_groups import (
     ACCEPT,
@@ -22,26 +27,33 @@ from tests.server.test_share_groups import (
 )
 
 
+@asynccontextmanager
+async def joined(
+    directory: Path, *values: bytes, **configs: str
+) -> AsyncIterator[tuple[ShareService, Member]]:
+    """The share partitions of a node, and a member of a group on a topic with these records."""
+    async with running(directory, one_node_peers()) as one, connected(one) as client:
+        await create_topic(client, TOPIC)
+        await create_topic(client, "letters")
+        await configure(client, share_auto_offset_reset="earliest", **configs)
+        await write(client, *values)
+        member = Member(client, "m1")
+        await member.join()
+        assert one.daemon is not None
+        yield one.daemon.coordinators.share, member
+
+
 async def test_a_session_that_ends_without_contact_leaves_no_record_acquired(
     tmp_path: Path,
 ) -> None:
     """Its record was delivered as often as allowed, and waits for a dead letter."""
-    async with running(tmp_path, one_node_peers()) as one, connected(one) as client:
-        await create_topic(client, TOPIC)
-        await create_topic(client, "letters")
-        await configure(
-            client,
-            share_auto_offset_reset="earliest",
-            share_delivery_count_limit="2",
-            errors_deadletterqueue_topic_name="letters",
-        )
-        await write(client, b"0")
-        member = Member(client, "m1")
-        await member.join()
+    configs = {
+        "share_delivery_count_limit": "2",
+        "errors_deadletterqueue_topic_name": "letters",
+    }
+    async with joined(tmp_path, b"0", **configs) as (share, member):
         assert await member.fetch() == [(0, 0, 1)]
         assert await member.fetch((0, 0, RELEASE)) == [(0, 0, 2)]
-        assert one.daemon is not None
-        share = one.daemon.coordinators.share
         [led] = share.partitions
         session = share.sessions.end(SessionKey(GROUP, "m1"))
         assert session is not None
@@ -49,22 +61,14 @@ async def test_a_session_that_ends_without_contact_leaves_no_record_acquired(
         await share.release(session)
         led.partition.serves = True
         with trio.fail_after(SECONDS_MAX):
-            while led.core.states.start_offset == 0:  # noqa: ASYNC110
-                await trio.sleep(0.02)
+            await wait_until(lambda: led.core.states.start_offset)
 
 
 async def test_a_session_that_reopens_keeps_what_it_acquires(tmp_path: Path) -> None:
     """The release of the member's earlier session has not begun yet."""
-    async with running(tmp_path, one_node_peers()) as one, connected(one) as client:
-        await create_topic(client, TOPIC)
-        await configure(client, share_auto_offset_reset="earliest")
-        await write(client, b"0", b"1")
-        member = Member(client, "m1")
-        await member.join()
+    async with joined(tmp_path, b"0", b"1") as (share, member):
         assert await member.fetch(max_records=1) == [(0, 0, 1)]
-        assert one.daemon is not None
-        share, may_release = one.daemon.coordinators.share, trio.Event()
-        in_slices = share._in_slices
+        in_slices, may_release = share._in_slices, trio.Event()
 
         async def late(work: Any) -> Any:
             await may_release.wait()
@@ -79,54 +83,40 @@ async def test_a_session_that_reopens_keeps_what_it_acquires(tmp_path: Path) -> 
             acquired.extend(await member.fetch(epoch=0, max_records=1))
 
         def waits() -> bool:
-            return any(one.statistics().tasks_waiting for one in share._releases.values())
+            waiting = (one.statistics().tasks_waiting for one in share._releases.values())
+            return bool(acquired) or any(waiting)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(reopen)
             with trio.fail_after(SECONDS_MAX):
-                while not acquired and not waits():  # noqa: ASYNC110
-                    await trio.sleep(0.02)
+                await wait_until(waits)
             may_release.set()
         [(first, last, _)] = acquired
         with trio.fail_after(SECONDS_MAX):
-            while share._releases:  # noqa: ASYNC110
-                await trio.sleep(0.02)
+            await wait_until(lambda: not share._releases)
         assert await member.fetch((first, last, ACCEPT), epoch=1, max_records=1, wait_ms=0)
 
 
 async def test_a_late_acknowledgement_is_confirmed_when_the_start_offset_is_stored(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its record was archived when its lock ended: only the start offset says that it is done."""
-    async with running(tmp_path, one_node_peers()) as one, connected(one) as client:
-        await create_topic(client, TOPIC)
-        await configure(
-            client,
-            share_auto_offset_reset="earliest",
-            share_delivery_count_limit="2",
-            share_record_lock_duration_ms="1000",
-        )
-        await write(client, b"0")
-        member = Member(client, "m1")
-        await member.join()
+    configs = {"share_delivery_count_limit": "2", "share_record_lock_duration_ms": "1000"}
+    async with joined(tmp_path, b"0", **configs) as (share, member):
         assert await member.fetch() == [(0, 0, 1)]
         assert await member.fetch((0, 0, RELEASE)) == [(0, 0, 2)]
-        assert one.daemon is not None
-        share, may_store = one.daemon.coordinators.share, trio.Event()
         [led] = share.partitions
         persister = share._writer._persister
-        store, started = persister.write, 0
+        store, started, may_store = persister.write, trio.Event(), trio.Event()
 
         async def late(*args: Any, **more: Any) -> None:
-            nonlocal started
-            started += 1
+            started.set()
             await may_store.wait()
             await store(*args, **more)
 
-        persister.write = late
+        monkeypatch.setattr(persister, "write", late)
         with trio.fail_after(SECONDS_MAX):
-            while not started:  # noqa: ASYNC110
-                await trio.sleep(0.02)
+            await started.wait()
         assert led.core.states.start_offset == 1
         confirmed = trio.Event()
 
@@ -138,7 +128,6 @@ async def test_a_late_acknowledgement_is_confirmed_when_the_start_offset_is_stor
         async with trio.open_nursery() as nursery:
             nursery.start_soon(acknowledge)
             with trio.fail_after(SECONDS_MAX):
-                while not led.writes and not confirmed.is_set():  # noqa: ASYNC110
-                    await trio.sleep(0.02)
+                await wait_until(lambda: led.writes or confirmed.is_set())
             assert not confirmed.is_set()
             may_store.set()

@@ -23,7 +23,7 @@ from mqd.protocol.batch_builder import build_batch
 from mqd.protocol.compression import Codec
 from mqd.protocol.record_reader import Record
 from tests.log.compacting import Writer, roll, sync_and_commit
-from tests.log.key_lookups import find, scanned
+from tests.log.key_lookups import find, finish, scanned
 from tests.log.support import NOW, Harness, InlineDisk
 
 INDEXED = LogConfig(
@@ -377,9 +377,6 @@ async def test_a_lookup_down_ends_after_one_batch_when_its_time_is_used_up(
     result, work = harness.service.key_lookups.find(
         log, query, read_committed=False, is_over=lambda: True
     )
-    for step in work:
-        if not isinstance(step, int):
-            for _ in step.slices:
-                pass
+    finish(work)
     assert [one.record.offset for one in result.records] == [11, 10, 9]
     assert not result.is_complete
