@@ -8,6 +8,7 @@ outgoing connection could take the port of a killed node before its restart.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import socket
@@ -55,7 +56,9 @@ def free_ports(count: int, *, step: int = 1) -> list[int]:
 
 @cache
 def _own_block() -> PortBlock:
-    return PortBlock()
+    block = PortBlock()
+    atexit.register(block.close)
+    return block
 
 
 class PortBlock:
