@@ -12,6 +12,7 @@ from uuid import UUID
 
 import trio
 
+from mqd.coordinator.results import COMMIT_SECONDS
 from mqd.coordinator.service import CoordinatorService
 from mqd.coordinator.share.operations import (
     DeleteState,
@@ -30,6 +31,9 @@ from mqd.types import NO_NODE, NO_OFFSET, SHARE_STATE_TOPIC, NodeId, Offset, Top
 RETRY_SECONDS_MAX: Final = 5.0
 """For so long, an operation is repeated while its coordinator cannot be reached or is loading."""
 _PAUSE_SECONDS: Final = 0.05
+REQUEST_SECONDS_MAX: Final = COMMIT_SECONDS + 1.0
+"""The timeout of a request to another node: its commit may take COMMIT_SECONDS. Nothing else ends
+the wait for a node that has lost power."""
 PASSING: Final = frozenset(
     {
         ErrorCode.NOT_COORDINATOR,
@@ -194,9 +198,15 @@ class ShareStatePersister:
             "topics": [{"topic_id": key.topic_id, "partitions": [row]}],
         }
         try:
-            response = await self._forward(leader, api, _VERSIONS[api], request)
+            with trio.fail_after(REQUEST_SECONDS_MAX):
+                response = await self._forward(leader, api, _VERSIONS[api], request)
         except OSError as error:
             raise MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
+        except trio.TooSlowError as error:
+            raise MqError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"Node {leader} did not respond to {api} within {REQUEST_SECONDS_MAX:g} s.",
+            ) from error
         [topic] = response["results"]
         [result] = topic["partitions"]
         if result["error_code"]:

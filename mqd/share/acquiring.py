@@ -221,15 +221,18 @@ class Acquirer:
         """The same, with whole batches. None if the records are no longer wanted."""
         core = led.core
         async with self._reads:
-            found = await self._disk.offload(_read_part, read, self._clock.wall_ms())
+            now_ms = self._clock.wall_ms()
+            found = await self._disk.offload(_read_part, read, now_ms)
             await self._in_slices(_whole_slice())
             if not led.is_current:
                 raise led.partition.not_leader()
             if not is_wanted() or core.affinity is not read.affinity:
                 return None
             if core.affinity is not None:
-                return await self._acquire_by_key(led, member_id, read, found, limits, is_wanted)
-            self._give_up_expired(led, found.expired)
+                return await self._acquire_by_key(
+                    led, member_id, read, found, limits, is_wanted, now_ms
+                )
+            self._give_up_expired(led, found.expired, now_ms)
             acquired = self._acquire(led, member_id, read, found.batches, limits)
             assert acquired is None or are_apart(acquired.rows, found.expired), "expired (I66)"
             return acquired
@@ -242,6 +245,7 @@ class Acquirer:
         found: ReadRecords,
         limits: FetchLimits,
         is_wanted: Callable[[], bool],
+        now_ms: int,
     ) -> Acquired | None:
         """For a group with `share.key.affinity`: learns the keys of records that it reads for the
         first time."""
@@ -256,7 +260,7 @@ class Acquirer:
                 raise led.partition.not_leader()
             if core.affinity is not read.affinity or not is_wanted():
                 return None
-        self._give_up_expired(led, found.expired)
+        self._give_up_expired(led, found.expired, now_ms)
         rows = key_order.acquire_by_key(
             core,
             member_id,
@@ -290,12 +294,13 @@ class Acquirer:
             yield WHOLE_SLICE
 
     def _give_up_expired(
-        self, led: LedSharePartition, expired: Sequence[tuple[Offset, Offset]]
+        self, led: LedSharePartition, expired: Sequence[tuple[Offset, Offset]], now_ms: int
     ) -> None:
-        """Expired records are not delivered: they are archived, or get dead letters first."""
+        """Records that had expired at `now_ms` are not delivered: they are archived, or get dead
+        letters first. `now_ms` is stored: the cause in a letter depends on it."""
         if not expired:
             return
-        update = giving_up.give_up_expired(led.core, expired, self._clock.wall_ms())
+        update = giving_up.give_up_expired(led.core, expired, now_ms)
         if update is not None:
             self._writer.write(led, update)
         count = sum(last - first + 1 for first, last in expired)

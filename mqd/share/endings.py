@@ -7,7 +7,7 @@ from __future__ import annotations
 import heapq
 
 from mqd.protocol.slices import Slices
-from mqd.share.record_states import Batch, Range, RecordState
+from mqd.share.record_states import DONE, Batch, Range, RecordState
 from mqd.share.share_partition import SharePartition
 from mqd.share.values import BY_BACK_OFF, Update
 from mqd.types import Offset
@@ -92,7 +92,8 @@ def _still(partition: SharePartition, begin: Offset, found: Range) -> list[tuple
 def _give_back(partition: SharePartition, begin: Offset, acquired: Range, wall_ms: int) -> Batch:
     count = acquired.delivery_count
     state = partition.state_after(RecordState.AVAILABLE, count)
-    if state is RecordState.ARCHIVING:  # no letter before it is stored (I65)
+    if state is RecordState.ARCHIVING or (state in DONE and partition.affinity is not None):
+        # no letter (I65), and no later record of the key (I63), before it is stored
         acquired.next_state = state
         partition.states.put(begin, acquired)
         return Batch(begin, acquired.last, state, count, max(0, wall_ms))

@@ -77,8 +77,22 @@ def test_a_rejected_record_and_one_at_its_limit_free_the_next() -> None:
     acknowledge(partition, 0, AcknowledgeType.REJECT)
     for delivery in range(LIMITS.delivery_count):
         assert acquire(partition, now=20.0 * delivery) == [1]
-        expire(partition, 20.0 * delivery + 10.0)
+        update = expire(partition, 20.0 * delivery + 10.0)
+    assert acquire(partition) == [], "the next leader would deliver record 1 again, after 2"
+    complete(partition, update, stored=True)
     assert acquire(partition) == [2]
+
+
+@pytest.mark.parametrize("how", ["expired", "left"])
+def test_a_record_at_its_limit_is_given_up_again_if_that_is_not_stored(how: str) -> None:
+    partition = started(0, Batch(0, 0, RecordState.AVAILABLE, LIMITS.delivery_count - 1))
+    learn(partition, 0, A, A)
+    assert acquire(partition) == [0]
+    update = expire(partition, 10.0) if how == "expired" else leave(partition, "m")
+    complete(partition, update, stored=False)
+    assert acquire(partition) == []
+    complete(partition, expire(partition, 10.0), stored=True)
+    assert acquire(partition) == [1]
 
 
 def test_a_new_leader_learns_the_keys_of_unfinished_records_first() -> None:
@@ -135,7 +149,7 @@ class Model:
     keys: list[int | None] = field(default_factory=list)
     states: list[RecordState] = field(default_factory=list)
     members: dict[int, str] = field(default_factory=dict)
-    pending: set[int] = field(default_factory=set)
+    pending: dict[int, Update] = field(default_factory=dict)
     counts: dict[int, int] = field(default_factory=dict)
 
     def eligible(self) -> list[int]:
@@ -201,24 +215,32 @@ def test_random_histories_are_as_in_the_model(steps: list[tuple[object, ...]]) -
                 update = support.acknowledge(partition, model.members[offset], [one], now)
                 assert update is not None
                 updates.append(update)
-                model.pending.add(offset)
+                model.pending[offset] = update
         elif name == "complete" and updates:
             update = updates.pop(int(str(arguments[0])) % len(updates))
             complete(partition, update, stored=bool(arguments[1]))
             for batch in update.batches:
-                model.pending.discard(batch.first_offset)
-                if arguments[1] and batch.first_offset in model.members:
-                    end(model, batch.first_offset, batch.state)
+                for offset in range(batch.first_offset, batch.last_offset + 1):
+                    if model.pending.get(offset) is update:
+                        del model.pending[offset]
+                        if arguments[1]:
+                            end(model, offset, batch.state)
         elif name in ("leave", "expire"):
             now += 11.0 if name == "expire" else 0.0
             if name == "leave":
-                leave(partition, str(arguments[0]))
+                changed = leave(partition, str(arguments[0]))
             else:
-                expire(partition, now)
+                changed = expire(partition, now)
+            if changed is not None:
+                updates.append(changed)
             for offset, member in list(model.members.items()):
-                if offset not in model.pending and (name == "expire" or member == arguments[0]):
-                    limit = model.counts[offset] >= LIMITS.delivery_count
-                    end(model, offset, RecordState.ARCHIVED if limit else RecordState.AVAILABLE)
+                if offset in model.pending or (name == "leave" and member != arguments[0]):
+                    continue
+                if model.counts[offset] < LIMITS.delivery_count:
+                    end(model, offset, RecordState.AVAILABLE)
+                else:
+                    assert changed is not None
+                    model.pending[offset] = changed
         elif name == "trim":
             start = min(partition.states.start_offset + int(str(arguments[0])), len(model.keys))
             endings.log_start_moved(partition, start)
@@ -236,4 +258,4 @@ def test_random_histories_are_as_in_the_model(steps: list[tuple[object, ...]]) -
 def end(model: Model, offset: int, state: RecordState) -> None:
     model.states[offset] = state
     model.members.pop(offset, None)
-    model.pending.discard(offset)
+    model.pending.pop(offset, None)
