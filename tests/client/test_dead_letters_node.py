@@ -16,6 +16,7 @@ from mqd.client.producer import open_producer
 from mqd.client.share_consumer import open_share_consumer
 from mqd.errors import ErrorCode
 from mqd.protocol.record_reader import Record
+from mqd.share import acquiring
 from mqd.testing import Cluster, simulated
 from mqd.types import TopicPartition
 from tests.client.test_share_consumer_node import REPLICATED, nothing, prepare, take
@@ -185,6 +186,33 @@ async def test_expired_records() -> None:
         await trio.sleep(1)
         [lag] = await admin.group_lag(GROUP)
         assert (lag.lag, lag.expired) == (0, 2)
+
+
+@simulated(seed=51)
+async def test_the_clock_goes_back_while_expired_records_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Cluster(nodes=1, options=OPTIONS) as cluster:
+        client = await prepare(cluster, **NAMED)
+        admin = Admin(client)
+        await admin.create_topic(DLQ)
+        topic = Resource(ResourceType.TOPIC, TOPIC)
+        change = ConfigChange("mqd.message.ttl.ms", ConfigOperation.SET, "1000")
+        assert (await admin.alter_configs({topic: [change]}))[topic] is None
+        async with open_producer(client) as producer:
+            await producer.send(TOPIC, b"old")
+        await trio.sleep(2)
+        read_part = acquiring._read_part
+
+        def read(*arguments: Any) -> Any:
+            cluster.nodes[1].clock.skew(-10)
+            return read_part(*arguments)
+
+        monkeypatch.setattr(acquiring, "_read_part", read)
+        async with open_share_consumer(client, GROUP, [TOPIC], mode="explicit") as consumer:
+            await nothing(consumer)
+            [letter] = await wait_letters(client, 1)
+        assert header(letter, "message") == b"Record expired before it was acknowledged."
 
 
 @simulated(seed=5)
