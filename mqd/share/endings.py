@@ -96,7 +96,8 @@ def _give_back(partition: SharePartition, begin: Offset, acquired: Range, wall_m
         # no letter (I65), and no later record of the key (I63), before it is stored
         acquired.next_state = state
         partition.states.put(begin, acquired)
-        return Batch(begin, acquired.last, state, count, max(0, wall_ms))
+        time_ms = max(0, wall_ms) if state is RecordState.ARCHIVING else 0
+        return Batch(begin, acquired.last, state, count, time_ms)
     time_ms = 0
     if wall_ms != _NOT_DELAYED:
         time_ms = partition.time_of(state, count, BY_BACK_OFF, wall_ms)

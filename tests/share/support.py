@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mqd.coordinator.share.stored_states import is_valid
 from mqd.protocol.slices import all_slices
 from mqd.share import acknowledging, endings
 from mqd.share.record_states import Batch, RecordState
@@ -47,6 +48,7 @@ def acknowledge(
 
 def complete(partition: SharePartition, update: Update | None, *, stored: bool = True) -> None:
     assert update is not None, "there is nothing to store"
+    assert all(map(is_valid, update.batches)), "the share coordinator refuses others"
     all_slices(acknowledging.complete(partition, update, stored=stored))
 
 

@@ -77,7 +77,7 @@ def test_a_rejected_record_and_one_at_its_limit_free_the_next() -> None:
     acknowledge(partition, 0, AcknowledgeType.REJECT)
     for delivery in range(LIMITS.delivery_count):
         assert acquire(partition, now=20.0 * delivery) == [1]
-        update = expire(partition, 20.0 * delivery + 10.0)
+        update = expire(partition, 20.0 * delivery + 10.0, wall_ms=7)
     assert acquire(partition) == [], "the next leader would deliver record 1 again, after 2"
     complete(partition, update, stored=True)
     assert acquire(partition) == [2]
@@ -88,10 +88,10 @@ def test_a_record_at_its_limit_is_given_up_again_if_that_is_not_stored(how: str)
     partition = started(0, Batch(0, 0, RecordState.AVAILABLE, LIMITS.delivery_count - 1))
     learn(partition, 0, A, A)
     assert acquire(partition) == [0]
-    update = expire(partition, 10.0) if how == "expired" else leave(partition, "m")
+    update = expire(partition, 10.0, wall_ms=7) if how == "expired" else leave(partition, "m")
     complete(partition, update, stored=False)
     assert acquire(partition) == []
-    complete(partition, expire(partition, 10.0), stored=True)
+    complete(partition, expire(partition, 10.0, wall_ms=7), stored=True)
     assert acquire(partition) == [1]
 
 
@@ -230,7 +230,7 @@ def test_random_histories_are_as_in_the_model(steps: list[tuple[object, ...]]) -
             if name == "leave":
                 changed = leave(partition, str(arguments[0]))
             else:
-                changed = expire(partition, now)
+                changed = expire(partition, now, wall_ms=7)
             if changed is not None:
                 updates.append(changed)
             for offset, member in list(model.members.items()):
