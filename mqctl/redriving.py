@@ -44,12 +44,11 @@ def is_letter(record: Record) -> bool:
 def has_copy(record: Record) -> bool:
     """Whether a letter has key, value and headers of the original.
 
-    A copy of a record that has none of these looks like a letter without a copy.
+    A relay adds headers of its own to each letter, also to one without a copy. A copy of a record
+    that has nothing else looks like a letter without a copy.
     """
     return (
-        record.key is not None
-        or record.value is not None
-        or any(not name.startswith(DLQ_PREFIX) for name, _ in record.headers)
+        record.key is not None or record.value is not None or bool(restored_headers(record.headers))
     )
 
 

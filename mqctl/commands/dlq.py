@@ -168,9 +168,9 @@ def show(settings: Settings, topic: str, partition: int, offset: int) -> None:
 def redrive(settings: Settings, topic: str, to: str | None, group: str | None, yes: bool) -> None:
     """Write dead letters to their original topic again, each exactly once.
 
-    A letter without a copy of its record is read from the original topic, if the record still
-    exists. Letters that cannot be redriven are left: a later run tries them again, for example with
-    --to.
+    For a letter without a copy of its record, the command reads the original: from the topic of a
+    share group, or from the delay topic. Letters whose original no longer exists are left, and
+    those without a target, too: a later run tries them again, for example with --to.
 
     Records and the offsets of a group are written in transactions, so a second run continues after
     the first. The dead letters stay: see `mqctl dlq purge`. Attempts begin again.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,38 @@ async def test_letters_of_a_share_group(tmp_path: Path) -> None:
         [lag] = await mqctl.rows("group", "lag", "mqctl-redrive-dead")
         assert lag["lag"] == 0
         assert "has no partition 9" in await mqctl("dlq", "show", "dead", "9", "0", fails=True)
+
+
+async def test_letters_of_a_relay_without_a_copy(tmp_path: Path) -> None:
+    """The dead-letter topic refused the record, too: the original is in the delay topic."""
+    async with node(tmp_path) as running:
+        mqctl = Mqctl(f"127.0.0.1:{running.port}")
+        small = ["-c", "max.message.bytes=1500"]
+        await mqctl("topic", "create", "orders", *small)
+        await mqctl("topic", "create", "dead", *small)
+        relays = ["-c", "mqd.delay.target=orders", "-c", "mqd.dlq.topic=dead"]
+        await mqctl("topic", "create", "later", *relays)
+        append_time = ["-c", "mqd.retry.backoff=50ms", "-c", "message.timestamp.type=LogAppendTime"]
+        await mqctl("topic", "create", "retries", *relays, *append_time)
+        async with connect(mqctl.address) as client, open_producer(client) as producer:
+            own = [("own", b"1"), ("mqd-delay", b"5")]
+            large = os.urandom(2000).hex()  # no compression makes it small enough
+            await producer.send("later", large.encode(), key=b"k1", headers=own)
+            origin = [(f"mqd-origin-{name}", b"0") for name in ("partition", "offset", "timestamp")]
+            first = [*own, ("mqd-origin-topic", b"gone"), *origin]
+            await producer.send("retries", large.encode(), key=b"k2", headers=first)
+        with trio.fail_after(30):
+            while len(listed := await mqctl.rows("dlq", "list", "dead")) < 2:  # noqa: ASYNC110
+                await trio.sleep(0.05)
+        assert {row["from"] for row in listed} == {"later-0@0", "retries-0@0"}
+        assert [row["key"] for row in listed] == [None, None]
+        await mqctl("topic", "config", "set", "orders", "max.message.bytes=100000")
+        await mqctl("topic", "trim", "retries", "--keep", "0", "--yes")
+        done = await mqctl("dlq", "redrive", "dead", "--yes")
+        assert "Wrote 1 records again." in done, done
+        assert "Left 1 records: they have no copy of the record, and the original no longer" in done
+        [found] = await mqctl.rows("consume", "orders", "-e")
+        assert (found["key"], found["value"]) == ("k1", large)
+        assert [header["name"] for header in found["headers"]] == ["own"]
+        again = await mqctl("dlq", "redrive", "dead", "--yes")
+        assert "Wrote 0 records again." in again and "Left 1 records" in again, again

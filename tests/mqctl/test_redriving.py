@@ -73,8 +73,17 @@ def test_a_letter_names_its_original() -> None:
     assert found == (TopicPartition("orders", 3), 17, 1_700_000_000_000)
     assert origin_of(Record(0, 0, None, None, ORIGIN)) is None
     assert origin_of(Record(0, 0, None, None, [("__dlq.errors.partition", b"x"), TIME])) is None
-    relayed = Record(0, 0, None, None, [*ORIGIN, ("mqd-dlq-target", b"first")])
-    assert has_copy(relayed) and target_of(relayed) == "first"
+    relayed = bare._replace(headers=[*bare.headers, ("mqd-dlq-target", b"first")])
+    assert target_of(relayed) == "first" and origin_of(relayed) == found
+
+
+def test_only_what_the_original_had_is_a_copy() -> None:
+    """A letter of a relay has headers of the relay, with or without a copy of the record."""
+    bare = Record(0, 0, None, None, [*ORIGIN, TIME, ("mqd-dlq-target", b"first"), ("mqd-due", b"")])
+    assert not has_copy(bare)
+    assert has_copy(bare._replace(key=b""))
+    assert has_copy(bare._replace(value=b""))
+    assert has_copy(bare._replace(headers=[*bare.headers, ("own", None)]))
 
 
 def test_originals_are_read_without_long_gaps() -> None:
