@@ -2,18 +2,22 @@
 once. Pure.
 
 Records that a member rejects, or that were delivered as often as allowed, are given up when their
-acquisition ends. Expired ones are given up when they are read.
+acquisition ends. Expired ones are given up when they are read. Records that were delivered more
+often than the group now allows are given up when their state is loaded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from mqd.share.dead_letters import Archiving
 from mqd.share.record_states import Batch, Range, RecordState
 from mqd.share.share_partition import SharePartition
 from mqd.share.values import Update
 from mqd.types import Offset
+
+_DELIVERED_LATER: Final = frozenset({RecordState.AVAILABLE, RecordState.DELAYED})
 
 
 def archiving(partition: SharePartition, most: int) -> list[Archiving]:
@@ -76,6 +80,24 @@ def _give_up(partition: SharePartition, begin: Offset, one: Range, wall_ms: int)
     changed.next_state = RecordState.ARCHIVING
     partition.states.put(begin, changed)
     return [Batch(begin, one.last, RecordState.ARCHIVING, one.delivery_count, wall_ms)]
+
+
+def give_up_spent(partition: SharePartition, wall_ms: int) -> Update | None:
+    """Give up the records of a loaded state that were delivered as often as the group allows: its
+    limit is lower now. Their delivery counts stay. Returns what the share coordinator must store
+    before anything uses the state: dead letters are of stored states (I65).
+    """
+    limit, state = partition.limits.delivery_count, partition.given_up
+    batches: list[Batch] = []
+    for first, one in list(partition.states):
+        if one.state not in _DELIVERED_LATER or one.delivery_count < limit:
+            continue
+        time_ms = wall_ms if state is RecordState.ARCHIVING else 0
+        batches.append(Batch(first, one.last, state, one.delivery_count, time_ms))
+        count = one.delivery_count if state is RecordState.ARCHIVING else 0
+        partition.states.put(first, Range(one.last, state, count, time_ms=time_ms))
+        partition.gives_up |= state is RecordState.ARCHIVING
+    return partition.update(batches)
 
 
 def end_archiving(

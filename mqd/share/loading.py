@@ -9,13 +9,15 @@ from mqd.errors import MqError
 from mqd.io.clock import Clock
 from mqd.replica.partition import Partition
 from mqd.resource_configs import EARLIEST, LATEST
-from mqd.share import endings
+from mqd.share import endings, giving_up
 from mqd.share.group_options import ShareOptions
 from mqd.share.led_partitions import LedSharePartition, LedSharePartitions
 from mqd.share.memory import LED_BYTES, ShareMemory
 from mqd.share.ports import Persister
 from mqd.share.record_states import RANGE_BYTES
 from mqd.share.share_partition import SharePartition
+from mqd.share.state_writer import BATCHES_PER_WRITE
+from mqd.share.values import Update
 from mqd.types import NO_OFFSET, Offset
 
 logger = logging.getLogger(__name__)
@@ -66,14 +68,7 @@ class Loader:
         if start_offset == NO_OFFSET:
             start_offset = await self._first_offset(led)
             # Stored at once: a later leader must not begin at a later offset.
-            await self._persister.write(
-                led.key,
-                state_epoch=led.state_epoch,
-                leader_epoch=led.leader_epoch,
-                start_offset=start_offset,
-                done_after_start=0,
-                batches=(),
-            )
+            await self._store(led, Update((), start_offset, 0))
         end_offset = led.partition.log.log_end_offset
         beyond = max((one.last_offset for one in stored.batches), default=-1) - end_offset + 1
         if beyond > 0:
@@ -87,7 +82,22 @@ class Loader:
             )
         part = self._memory.part(self._clock.monotonic())
         limits = self._options.limits(led.key.group_id, led.topic, part)
-        return SharePartition.loaded(start_offset, stored.batches, limits, end_offset=end_offset)
+        core = SharePartition.loaded(start_offset, stored.batches, limits, end_offset=end_offset)
+        given_up = giving_up.give_up_spent(core, self._clock.wall_ms())
+        if given_up is not None:
+            await self._store(led, given_up)
+        return core
+
+    async def _store(self, led: LedSharePartition, update: Update) -> None:
+        for part in update.parts(BATCHES_PER_WRITE):
+            await self._persister.write(
+                led.key,
+                state_epoch=led.state_epoch,
+                leader_epoch=led.leader_epoch,
+                start_offset=part.start_offset,
+                done_after_start=part.done_after_start,
+                batches=part.batches,
+            )
 
     async def _first_offset(self, led: LedSharePartition) -> Offset:
         """Where a new share partition begins: `share.auto.offset.reset`."""

@@ -76,7 +76,7 @@ class SharePartition:
     ) -> SharePartition:
         """As the share coordinator stores it. Records between the batches are available. Batches at
         and after `end_offset`, the end of the log, are ignored. Records that were delivered as
-        often as allowed are archived.
+        often as the group now allows are available: see giving_up.give_up_spent.
         """
         partition = SharePartition(RecordStates(start_offset), limits)
         states = partition.states
@@ -85,7 +85,7 @@ class SharePartition:
                 batch = batch._replace(last_offset=min(batch.last_offset, end_offset - 1))
                 if batch.first_offset > batch.last_offset:
                     continue
-            states.store(_sane(batch, limits))
+            states.store(_sane(batch))
         states.advance()
         partition._start_in_update = states.start_offset
         for first, one in states:
@@ -329,16 +329,11 @@ class SharePartition:
         return Update(tuple(batches), self.states.start_offset, done)
 
 
-def _sane(batch: Batch, limits: Limits) -> Batch:
-    """A stored batch with valid values: tools can write any to the share coordinator. Records that
-    were delivered as often as allowed are given up: with dead letters, after one more delivery."""
+def _sane(batch: Batch) -> Batch:
+    """A stored batch with valid values: tools can write any to the share coordinator."""
     state, count = batch.state, max(0, batch.delivery_count)
     if state is RecordState.ACQUIRED:  # by nobody that this leader knows
         state = RecordState.AVAILABLE
-    if state is RecordState.AVAILABLE and count >= limits.delivery_count:
-        count = limits.delivery_count - 1
-        if not limits.dead_letters:
-            state = RecordState.ARCHIVED
     has_time = state in (RecordState.AVAILABLE, RecordState.ARCHIVING)
     time_ms = max(0, batch.time_ms) if has_time else 0
     return batch._replace(state=state, delivery_count=count, time_ms=time_ms)

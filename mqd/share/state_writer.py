@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 BATCHES_AT_ONCE: Final = 100
 """Ranges of records that change in one step."""
-_BATCHES_PER_WRITE: Final = 500
+BATCHES_PER_WRITE: Final = 500
 """A larger update is several writes."""
 _REFUSED_FOR_GOOD = frozenset(
     {
@@ -62,7 +62,7 @@ class StateWriter:
 
     def write(self, led: LedSharePartition, update: Update) -> list[Write]:
         """Begin to store the changes, in one or more writes."""
-        writes = [Write(one) for one in update.parts(_BATCHES_PER_WRITE)]
+        writes = [Write(one) for one in update.parts(BATCHES_PER_WRITE)]
         if not self._partitions.is_running:
             for write in writes:
                 write.error = led.partition.not_leader()
@@ -100,7 +100,7 @@ class StateWriter:
     async def _write_some(self, led: LedSharePartition) -> None:
         writes: list[Write] = []
         batches: list[Batch] = []
-        while led.writes and len(batches) < _BATCHES_PER_WRITE:
+        while led.writes and len(batches) < BATCHES_PER_WRITE:
             if batches and _overlap(batches, led.writes[0].update.batches):
                 break  # a record that changed again: the share coordinator refuses overlaps
             writes.append(led.writes.pop(0))

@@ -19,9 +19,9 @@ from mqd.protocol.record_reader import Record
 from mqd.share import acquiring
 from mqd.testing import Cluster, simulated
 from mqd.types import TopicPartition
-from tests.client.test_share_consumer_node import REPLICATED, nothing, prepare, take
+from tests.client.test_share_consumer_node import REPLICATED, nothing, prepare, produce, take
 from tests.seeds import seeds
-from tests.server.test_share_groups import GROUP, OPTIONS, TOPIC
+from tests.server.test_share_groups import GROUP, OPTIONS, TOPIC, configure
 
 DLQ = "orders.dlq"
 NAMED: dict[str, Any] = {
@@ -77,6 +77,30 @@ async def test_rejected_records_and_those_delivered_too_often() -> None:
         await trio.sleep(1)
         [lag] = await Admin(client).group_lag(GROUP)
         assert lag.lag == 0, "given up records are done"
+
+
+async def delivered_three_times(cluster: Cluster, **configs: Any) -> ClusterClient:
+    """The group has returned record 0 three times. Then its limit becomes 2."""
+    client: ClusterClient = await prepare(cluster, records=1, **configs)
+    for _ in range(3):
+        async with open_share_consumer(client, GROUP, [TOPIC], mode="explicit") as consumer:
+            await take(consumer, 1)
+    await configure(await cluster.connect(1), share_delivery_count_limit="2")
+    await produce(client, 1, 1)
+    return client
+
+
+@simulated(seed=17)
+async def test_delivery_counts_stay_when_the_limit_of_the_group_becomes_lower() -> None:
+    async with Cluster(nodes=1, options=OPTIONS) as cluster:
+        client = await delivered_three_times(cluster, **NAMED)
+        await Admin(client).create_topic(DLQ)
+        async with open_share_consumer(client, GROUP, [TOPIC]) as consumer:
+            [record] = await take(consumer, 1)
+            assert record.value == b"1"
+            [found] = await wait_letters(client, 1)
+        assert found.value == b"0" and header(found, "delivery.count") == b"3"
+        assert header(found, "message") == b"Offset delivery count exceeded the threshold."
 
 
 @simulated(seed=2)

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from mqd.coordinator.share.stored_states import is_valid
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol.slices import all_slices
 from mqd.share import acknowledging, endings
+from mqd.share.giving_up import archiving, give_up_spent
 from mqd.share.record_states import RANGE_BYTES, Batch, RecordState
 from mqd.share.share_partition import BATCH_RECORDS_MAX, SharePartition
 from mqd.share.values import Acknowledgement, AcknowledgeType, AcquiredRecords, Limits, Update
@@ -377,13 +379,34 @@ def test_a_stored_state_ends_with_the_log() -> None:
     assert partition.states.done_after_start() == 2
 
 
-def test_loaded_records_that_were_delivered_as_often_as_allowed_are_archived() -> None:
-    partition = loaded(
-        Batch(0, 0, RecordState.AVAILABLE, 32767),
-        Batch(1, 1, RecordState.ACQUIRED, 1),
-        Batch(2, 2, RecordState.AVAILABLE, -32768),
+@pytest.mark.parametrize("dead_letters", [False, True])
+def test_loaded_records_that_were_delivered_as_often_as_allowed_are_given_up(
+    dead_letters: bool,
+) -> None:
+    """The limit of the group is lower now. Their delivery counts stay."""
+    stored = (
+        Batch(0, 1, RecordState.AVAILABLE, 32767),
+        Batch(2, 2, RecordState.ACQUIRED, 1),
+        Batch(3, 3, RecordState.AVAILABLE, -32768),
+        Batch(4, 4, RecordState.AVAILABLE, 3, 900),
+        Batch(5, 5, RecordState.ARCHIVING, 8, 40),
     )
-    assert acquire(partition, "a", (0, 2)) == [(1, 1, 2), (2, 2, 1)]
+    limits = LIMITS._replace(dead_letters=dead_letters)
+    partition = SharePartition.loaded(0, stored, limits)
+    update = give_up_spent(partition, 50)
+    assert update is not None and all(map(is_valid, update.batches))
+    state, since_ms = (RecordState.ARCHIVING, 50) if dead_letters else (RecordState.ARCHIVED, 0)
+    assert update.batches == (
+        Batch(0, 1, state, 32767, since_ms),
+        Batch(4, 4, state, 3, since_ms),
+    )
+    assert update.start_offset == (0 if dead_letters else 2)
+    waiting = [tuple(one) for one in archiving(partition, 9)]
+    given_up = [(0, 32767, 50), (1, 32767, 50), (4, 3, 50)] if dead_letters else []
+    assert waiting == [*given_up, (5, 8, 40)]
+    endings.end_delays(partition, 1_000)
+    assert acquire(partition, "a", (0, 4)) == [(2, 2, 2), (3, 3, 1)]
+    assert give_up_spent(partition, 60) is None
 
 
 # -- bounds

@@ -193,8 +193,8 @@ def letters_before_their_progress() -> Patches:
 def waiting_dead_letters_forgotten() -> Patches:
     original = share_partition._sane
 
-    def sane(batch: Batch, limits: Limits) -> Batch:
-        found = original(batch, limits)
+    def sane(batch: Batch) -> Batch:
+        found = original(batch)
         if found.state is RecordState.ARCHIVING:
             found = found._replace(state=RecordState.ARCHIVED, time_ms=0)
         return found
@@ -206,8 +206,8 @@ def waiting_dead_letters_forgotten() -> Patches:
 def delays_forgotten() -> Patches:
     original = share_partition._sane
 
-    def sane(batch: Batch, limits: Limits) -> Batch:
-        found = original(batch, limits)
+    def sane(batch: Batch) -> Batch:
+        found = original(batch)
         return found._replace(time_ms=0) if found.state is RecordState.AVAILABLE else found
 
     yield share_partition, "_sane", sane
