@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from mqctl import render
 from mqctl.app import Failure, LazyGroup, Settings, options, print_message, run
-from mqctl.committed import committed_records, configs_of, described, log_ranges, text_of
+from mqctl.committed import committed_records, configs_of, log_ranges, text_of
+from mqctl.relay_progress import Committed, committed_of
 from mqd.delay_names import TARGET_CONFIG
 
 if TYPE_CHECKING:
     from mqd.client.cluster import ClusterClient
-    from mqd.relay.delay_progress import Counts, Progress
     from mqd.relay.delay_topic import DelayTopic
     from mqd.types import TopicPartition
 
@@ -70,7 +70,7 @@ def describe(settings: Settings, topic: str) -> None:
         from mqd.relay.delay_progress import Counts
 
         configured = await _delay_topic(client, topic, settings.timeout_s)
-        committed = await _committed(client, topic, settings.timeout_s)
+        committed = await committed_of(client, topic, settings.timeout_s)
         rows = {
             place.partition: {
                 "partition": place.partition,
@@ -94,7 +94,7 @@ def describe(settings: Settings, topic: str) -> None:
 
     rows = run(settings, work)
     if not rows:
-        print_message(f"No record of topic {topic!r} was due yet.")
+        print_message(f"No record of topic {topic!r} is counted yet.")
     overdue = sum(row["overdue"] for row in rows)
     if overdue:
         print_message(
@@ -126,7 +126,7 @@ def list_(settings: Settings, topic: str, limit: int) -> None:
 
     async def work(client: ClusterClient) -> list[dict[str, Any]]:
         configured = await _delay_topic(client, topic, settings.timeout_s)
-        committed = await _committed(client, topic, settings.timeout_s)
+        committed = await committed_of(client, topic, settings.timeout_s)
         return await _pending(client, topic, configured, committed, settings.timeout_s)
 
     rows = sorted(run(settings, work), key=lambda row: (row["due_ms"], row["offset"]))
@@ -148,42 +148,6 @@ async def _delay_topic(client: ClusterClient, topic: str, timeout_s: float) -> D
             f"`mqctl topic create {topic}.delay -c {TARGET_CONFIG}={topic}`",
         )
     return found
-
-
-class Committed(NamedTuple):
-    """What the relay of a partition has committed."""
-
-    start: int
-    """No record below this offset is pending."""
-    progress: Progress
-    counts: Counts
-
-
-async def _committed(
-    client: ClusterClient, topic: str, timeout_s: float
-) -> dict[TopicPartition, Committed]:
-    from mqd.client.admin import Admin
-    from mqd.client.errors import ClientError
-    from mqd.errors import ProtocolError
-    from mqd.relay.delay_progress import decode_metadata
-    from mqd.relay.names import delay_group
-
-    group = delay_group(topic)
-    topic_id = (await described(client, topic, timeout_s)).topic_id
-    found = (await Admin(client, timeout_s=timeout_s).list_group_offsets([group], stable=True))[
-        group
-    ]
-    if isinstance(found, ClientError):
-        raise found
-    committed = {}
-    for place, one in found.items():
-        try:
-            decoded = decode_metadata(one.metadata, topic_id)
-        except ProtocolError as error:
-            raise Failure(f"the progress of {place} is unreadable: {error}") from None
-        if decoded is not None:
-            committed[place] = Committed(one.offset, *decoded)
-    return committed
 
 
 async def _pending(

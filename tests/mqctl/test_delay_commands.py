@@ -12,7 +12,11 @@ import pytest
 import trio
 
 from mqd.client import connect, open_producer
+from mqd.coordinator.txn.marker_sender import MarkerSender
+from mqd.coordinator.txn.operations import WriteMarkers
 from tests.nodes import node
+
+from .real import Mqctl
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]  # many processes
 
@@ -87,3 +91,43 @@ async def test_commands(tmp_path: Path) -> None:
         assert again["key"] == "c" and again["headers"] == []
         await mqctl("dlq", "purge", "orders.dlq", "--yes")
         assert "no dead letters" in await mqctl("dlq", "list", "orders.dlq")
+
+
+async def test_while_a_transaction_of_a_relay_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It never gets its markers, as if the target had no leader."""
+    async with node(tmp_path) as running:
+        mqctl = Mqctl(f"127.0.0.1:{running.port}")
+        await mqctl("topic", "create", "orders")
+        await mqctl("topic", "create", "later", "-c", "mqd.delay.target=orders")
+        async with connect(mqctl.address) as client, open_producer(client) as producer:
+            await producer.send("later", b"first", key=b"a")
+            with trio.fail_after(30):
+                while not await mqctl.rows("delay", "describe", "later"):  # noqa: ASYNC110
+                    await trio.sleep(0.05)
+            open_ids: list[str] = []
+            perform = MarkerSender.perform
+
+            def hold(sender: MarkerSender, index: int, leader_epoch: int, effect: Any) -> None:
+                if isinstance(effect, WriteMarkers):
+                    open_ids.append(effect.transactional_id)
+                else:
+                    perform(sender, index, leader_epoch, effect)
+
+            monkeypatch.setattr(MarkerSender, "perform", hold)
+            await producer.send("later", b"second", key=b"b")
+            await producer.send("later", b"third", key=b"c", delay=3600)
+            with trio.fail_after(30):
+                while not open_ids:  # noqa: ASYNC110
+                    await trio.sleep(0.05)
+        [row] = await mqctl.rows("delay", "describe", "later")
+        assert row["relayed"] == 1
+        listed = await mqctl.rows("delay", "list", "later")
+        assert [row["key"] for row in listed] == ["b", "c"]
+        for command in ("describe", "list"):
+            printed = await mqctl("delay", command, "later")
+            assert "relay of later-0 is open (PrepareCommit), and waits for orders-0." in printed, (
+                printed
+            )
+            assert "mqctl partition list --leaderless" in printed
