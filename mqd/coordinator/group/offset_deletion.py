@@ -3,7 +3,7 @@
 An offset is deleted when its retention ends, when its topic is deleted, or with its group. The
 retention (`offsets.retention.minutes`) depends on the state of the group (KIP-211). Groups of nodes
 (mqd/relay/names.py) have none: their offsets are state. An empty group is deleted with its last
-offset. The work is done in portions: each is one batch, and takes a few
+offset, but not a share group. The work is done in portions: each is one batch, and takes a few
 milliseconds.
 """
 
@@ -18,6 +18,7 @@ from mqd.coordinator.group.offset_store import GroupOffsets, OffsetStore
 from mqd.coordinator.group.part import Expire, Part
 from mqd.coordinator.group.record_codec import tombstone
 from mqd.coordinator.group.records import OffsetCommit, OffsetCommitKey
+from mqd.coordinator.group.share_group import ShareGroup
 from mqd.coordinator.group.state import Group, State
 from mqd.coordinator.group.timers import TimerKey
 from mqd.coordinator.shard import NOTHING, CoordinatorRecord, CoordinatorResult, Moment
@@ -126,7 +127,11 @@ class OffsetDeletion(Part):
         return portion.result()
 
     def _expire(self, group: Group, wall_ms: int, portion: Portion) -> bool:
-        """False if the portion was full before the end of the group."""
+        """False if the portion was full before the end of the group. A share group is kept, as in
+        Apache Kafka: the share coordinators have its offsets."""
+        if isinstance(group, ShareGroup):
+            portion.rows += 1
+            return True
         retention_ms = self.state.options.node("offsets.retention.minutes") * 60_000
         offsets = self._store.group(group.group_id)
         portion.rows += 1

@@ -112,6 +112,10 @@ class ShareTargets:
         return group.assignment_epoch, group.targets.get(member.member_id, {})
 
     def _may_have_target(self, group: ShareGroup, now: Moment) -> bool:
+        """Whether the interval has passed since the last target. It does not count while no member
+        has a partition: a new group gets its first ones at once."""
+        if not any(group.targets.values()):
+            return True
         interval_ms = self._state.options.group(group.group_id, "share.assignment.interval.ms")
         return not (group.assignment_ms and 0 <= now.wall_ms - group.assignment_ms < interval_ms)
 

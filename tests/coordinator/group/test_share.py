@@ -80,6 +80,17 @@ def test_a_member_has_its_partitions_in_the_response_to_its_join() -> None:
     assert (later["uninitialized"], later.get("assignment")) == ({}, None)
 
 
+def test_the_first_partitions_do_not_wait_for_the_assignment_interval() -> None:
+    """The target of the first heartbeat is empty: no partition has a state yet."""
+    shares = Shares()
+    shares.options.own["share.assignment.interval.ms"] = 1000
+    answer = shares.join("m1")
+    assert len(answer["assignment"]["topic_partitions"]) == 1
+    shares.beat("m1", LEAVING)
+    assert len(shares.join("m2")["assignment"]["topic_partitions"]) == 1
+    assert shares.join("m3")["assignment"]["topic_partitions"] == [], "the interval counts"
+
+
 def test_only_initialized_partitions_are_assigned() -> None:
     shares = Shares()
     answer = shares.beat("m1", JOINING, subscribed_topic_names=["a"])

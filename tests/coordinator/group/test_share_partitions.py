@@ -57,6 +57,14 @@ def test_a_group_without_partitions_and_no_group_have_none() -> None:
     assert known(shares) == {id_of(shares.topics, "a"): frozenset(range(4))}
 
 
+def test_a_group_without_members_is_kept() -> None:
+    """Its offsets are at the share coordinators. Without it, nobody could read or delete them."""
+    shares = empty_group()
+    shares.harness.advance(30 * 86_400)
+    assert shares.group.state_name() == "Empty"
+    assert known(shares) == {id_of(shares.topics, "a"): frozenset(range(4))}
+
+
 def test_an_alteration_creates_the_group_and_raises_its_epoch() -> None:
     shares = Shares()
     assert [call(shares, BeginAlteration(GROUP, 1))["group_epoch"] for _ in range(3)] == [1, 2, 3]
