@@ -52,6 +52,7 @@ LETTERS = (
     render.Column("from", "FROM"),
     render.Column("attempts", "ATTEMPTS", right=True),
     render.Column("key", "KEY"),
+    render.Column("redriven", "REDRIVEN"),
     render.Column("cause", "CAUSE"),
 )
 _REDRIVEN_AT_ONCE = 500
@@ -76,6 +77,17 @@ def _row(place: TopicPartition, record: Record) -> dict[str, Any]:
     }
 
 
+group_option = click.option(
+    "--group",
+    metavar="ID",
+    help="The group whose committed offsets say what was redriven. [default: mqctl-redrive-TOPIC]",
+)
+
+
+def _group(topic: str, group: str | None) -> str:
+    return group or f"mqctl-redrive-{topic}"
+
+
 @click.command("list")
 @click.argument("topic")
 @click.option(
@@ -86,9 +98,12 @@ def _row(place: TopicPartition, record: Record) -> dict[str, Any]:
     metavar="N",
     help="Show at most N records. [default: 100]",
 )
+@group_option
 @options
-def list_(settings: Settings, topic: str, limit: int) -> None:
+def list_(settings: Settings, topic: str, limit: int, group: str | None) -> None:
     """List the dead letters of a topic.
+
+    REDRIVEN: whether `mqctl dlq redrive` has written the record again. Needs DESCRIBE on its group.
 
     \b
     mqctl dlq list orders.dlq -n 10
@@ -98,13 +113,15 @@ def list_(settings: Settings, topic: str, limit: int) -> None:
         rows: list[dict[str, Any]] = []
         others = 0
         ranges = await log_ranges(client, topic, settings.timeout_s)
+        progress = await _shown_progress(client, _group(topic, group), ranges, settings.timeout_s)
         records = committed_records(client, ranges, settings.timeout_s)
         async with aclosing(records):  # type: ignore[type-var]
             async for place, record in records:
                 if not is_letter(record):
                     others += 1
                     continue
-                rows.append(_row(place, record))
+                done = None if progress is None else not progress[place].wants(record.offset)
+                rows.append({**_row(place, record), "redriven": done})
                 if len(rows) == limit:
                     break
         return rows, others
@@ -158,11 +175,7 @@ def show(settings: Settings, topic: str, partition: int, offset: int) -> None:
 @click.command()
 @click.argument("topic")
 @click.option("--to", metavar="TOPIC", help="Write there. [default: the original topic of each]")
-@click.option(
-    "--group",
-    metavar="ID",
-    help="The group whose offsets say what was redriven. [default: mqctl-redrive-TOPIC]",
-)
+@group_option
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @options
 def redrive(settings: Settings, topic: str, to: str | None, group: str | None, yes: bool) -> None:
@@ -178,7 +191,7 @@ def redrive(settings: Settings, topic: str, to: str | None, group: str | None, y
     \b
     mqctl dlq redrive orders.dlq
     """
-    owner = group or f"mqctl-redrive-{topic}"
+    owner = _group(topic, group)
     if to == topic:
         raise click.UsageError("--to is the topic of the dead letters itself: name another topic")
     confirm(f"Write the dead letters of {topic!r} to {to or 'their original topics'}.", yes=yes)
@@ -203,14 +216,34 @@ def redrive(settings: Settings, topic: str, to: str | None, group: str | None, y
         print_message(f"Left {count} records: {reason}.")
 
 
-async def _progress(
+async def _shown_progress(
     client: ClusterClient, owner: str, places: Iterable[TopicPartition], timeout_s: float
+) -> dict[TopicPartition, PartitionProgress] | None:
+    """Also while a redrive runs. None: the client may not describe the group."""
+    from mqd.client.errors import ClientError
+    from mqd.errors import ErrorCode
+
+    try:
+        return await _progress(client, owner, places, timeout_s, stable=False)
+    except ClientError as error:
+        if error.code is ErrorCode.GROUP_AUTHORIZATION_FAILED:
+            return None
+        raise
+
+
+async def _progress(
+    client: ClusterClient,
+    owner: str,
+    places: Iterable[TopicPartition],
+    timeout_s: float,
+    *,
+    stable: bool = True,
 ) -> dict[TopicPartition, PartitionProgress]:
     from mqd.client.admin import Admin
     from mqd.client.errors import ClientError
 
     admin = Admin(client, timeout_s=timeout_s)
-    found = (await admin.list_group_offsets([owner], stable=True))[owner]
+    found = (await admin.list_group_offsets([owner], stable=stable))[owner]
     if isinstance(found, ClientError):
         raise found
     return {

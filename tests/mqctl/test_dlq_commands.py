@@ -49,6 +49,7 @@ async def test_letters_without_a_copy(tmp_path: Path) -> None:
             await send_letters(client)
             listed = await mqctl.rows("dlq", "list", "dead")
             assert [row["offset"] for row in listed] == [0, 1, 2, 3]
+            assert not any(row["redriven"] for row in listed)
             refused = await mqctl("dlq", "purge", "orders", "--yes", fails=True)
             assert "is not a dead letter" in refused and "mqctl topic trim orders" in refused
             missing = await mqctl("dlq", "redrive", "dead", "--to", "typo", "--yes", fails=True)
@@ -61,6 +62,10 @@ async def test_letters_without_a_copy(tmp_path: Path) -> None:
             found = await mqctl.rows("consume", "orders", "-e", "--from", "1")
             assert [(one["key"], one["value"]) for one in found] == [("k", "v")]
             assert [header["name"] for header in found[0]["headers"]] == ["own"]
+            listed = await mqctl.rows("dlq", "list", "dead")
+            assert [row["redriven"] for row in listed] == [True, False, False, False]
+            listed = await mqctl.rows("dlq", "list", "dead", "--group", "other")
+            assert not any(row["redriven"] for row in listed)
             topics = [one.name for one in await Admin(client).list_topics()]
             assert sorted(topics) == ["dead", "orders"]
             [lag] = await mqctl.rows("group", "lag", "mqctl-redrive-dead")
