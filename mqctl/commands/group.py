@@ -14,6 +14,7 @@ from mqctl.app import LazyGroup, Settings, options, print_message, run, write
 from mqctl.groups import admin_of, by_topic, choose_groups, format_assignment, list_groups
 from mqctl.outcomes import ListsByBroker, finish, without_match
 from mqctl.quantities import format_duration
+from mqd.delay_names import RESERVED_PREFIX
 
 if TYPE_CHECKING:
     from mqd.client.cluster import ClusterClient
@@ -83,11 +84,16 @@ def group() -> None:
     type=click.Choice(TYPES, case_sensitive=False),
     help="Only groups of this type; repeatable.",
 )
+@click.option("--internal", is_flag=True, help="Also groups of nodes (__mqd_relay.*).")
 @options
 def list_(
-    settings: Settings, pattern: str | None, states: tuple[str, ...], types: tuple[str, ...]
+    settings: Settings,
+    pattern: str | None,
+    states: tuple[str, ...],
+    types: tuple[str, ...],
+    internal: bool,
 ) -> None:
-    """List all groups, or those that match PATTERN (* and ?).
+    """List all groups, or those that match PATTERN (* and ?). Omits the groups of nodes.
 
     \b
     mqctl group list
@@ -103,7 +109,8 @@ def list_(
             "coordinator": each.node_id,
         }
         for each in groups.rows
-        if pattern is None or fnmatchcase(each.group_id, pattern)
+        if (pattern is None or fnmatchcase(each.group_id, pattern))
+        and (internal or not each.group_id.startswith(RESERVED_PREFIX))
     ]
     if not rows and not groups.failed:
         print_message(

@@ -90,7 +90,7 @@ def test_groups_and_their_lag(mqctl: Mqctl, filled: Loopback) -> None:
     )
 
 
-def test_lag_of_all_groups_omits_those_of_nodes(mqctl: Mqctl, filled: Loopback) -> None:
+def test_groups_of_nodes_are_omitted(mqctl: Mqctl, filled: Loopback) -> None:
     relay = "__mqd_relay.delay.other"
 
     def make() -> None:
@@ -106,6 +106,9 @@ def test_lag_of_all_groups_omits_those_of_nodes(mqctl: Mqctl, filled: Loopback) 
         ran = mqctl("group", "lag", *arguments, "--total", "-o", "json")
         assert [row["group"] for row in ran.data] == groups, arguments
     assert mqctl("group", "lag", "g", "--internal").code == 2
+    for arguments, groups in (([], ["g"]), (["--internal"], [relay, "g"]), (["__mqd*"], [])):
+        ran = mqctl("group", "list", *arguments, "-o", "json")
+        assert [row["group"] for row in ran.data] == groups, arguments
 
 
 def test_lag_of_all_groups_omits_groups_without_matching_partitions(
