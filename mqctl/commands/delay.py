@@ -10,12 +10,13 @@ import click
 
 from mqctl import render
 from mqctl.app import Failure, LazyGroup, Settings, options, print_message, run
-from mqctl.committed import committed_records, configs_of, log_ranges, text_of
+from mqctl.committed import committed_records, configs_of, headers_of, log_ranges, text_of
 from mqctl.relay_progress import Committed, committed_of
 from mqd.delay_names import TARGET_CONFIG
 
 if TYPE_CHECKING:
     from mqd.client.cluster import ClusterClient
+    from mqd.protocol.record_reader import Record
     from mqd.relay.delay_topic import DelayTopic
     from mqd.types import TopicPartition
 
@@ -44,6 +45,8 @@ PENDING = (
     render.Column("due", "DUE"),
     render.Column("key", "KEY"),
     render.Column("bytes", "BYTES", right=True),
+    render.Column("schedule", "SCHEDULE"),
+    render.Column("expires", "EXPIRES"),
 )
 
 
@@ -61,6 +64,9 @@ def describe(settings: Settings, topic: str) -> None:
     FIRST-PENDING: no record below this offset is pending. FAILED: no attempts left, bad headers, or
     refused by the target. OVERDUE: due for 5 seconds, and still pending; the command reads at most
     100,000 records to find them. A partition without such records is not shown.
+
+    A cancelled record is counted when it would have been due. Until then, FIRST-PENDING may be its
+    offset.
 
     \b
     mqctl delay describe orders.delay
@@ -118,7 +124,9 @@ def describe(settings: Settings, topic: str) -> None:
 def list_(settings: Settings, topic: str, limit: int) -> None:
     """List the pending records of a delay topic, the first due first.
 
-    Reads all records from the first pending one on.
+    Reads all records from the first pending one on. SCHEDULE: the mqd-cron of a record that is
+    relayed at each of its times; DUE is the next one. EXPIRES: the record expires before it is due,
+    so it will not be relayed.
 
     \b
     mqctl delay list orders.delay -n 10
@@ -202,8 +210,24 @@ async def _pending(
                 "due": due,
                 "key": text_of(record.key),
                 "bytes": len(record.value or b""),
+                **_plans(configured, record),
             }
     return list(pending.values())
+
+
+def _plans(configured: DelayTopic, record: Record) -> dict[str, Any]:
+    """Whether the record is repeated, and whether it expires before it is due."""
+    from mqd.delay_names import CRON
+    from mqd.relay.delay_headers import BadHeader
+    from mqd.relay.delay_records import times_in
+
+    times = times_in(configured, record)
+    if isinstance(times, BadHeader):  # relayed at once, or a dead letter
+        return {"schedule": None, "expires": False}
+    return {
+        "schedule": headers_of(record)[CRON] if times.cron is not None else None,
+        "expires": times.is_expired(times.due_ms),
+    }
 
 
 @click.command()

@@ -60,6 +60,15 @@ async def test_commands(tmp_path: Path) -> None:
         await mqctl("delay", "cancel", "orders.delay", "--key", "a")
         [row] = await listed(1, "delay", "list", "orders.delay")
         assert row["key"] == "b"
+        assert (row["schedule"], row["expires"]) == (None, False)
+        await mqctl("topic", "create", "plans", "-c", "mqd.delay.target=orders")
+        async with connect(address) as client, open_producer(client) as producer:
+            january = [("mqd-cron", b"0 0 1 1 *"), ("mqd-ttl", b"5")]
+            await producer.send("plans", b"v", key=b"c", headers=january)
+            await producer.send("plans", b"v", headers=[("mqd-delay", b"90000"), ("mqd-ttl", b"1")])
+        short, yearly = await listed(2, "delay", "list", "plans")
+        assert (short["schedule"], short["expires"]) == (None, True)
+        assert (yearly["schedule"], yearly["expires"]) == ("0 0 1 1 *", False)
         [letter] = await listed(1, "dlq", "list", "orders.dlq")
         assert letter["cause"] == "no attempts left" and letter["from"] == "orders.retry-0@0"
         [row] = await mqctl("delay", "describe", "orders.retry")
