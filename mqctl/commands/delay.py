@@ -235,25 +235,31 @@ def _plans(configured: DelayTopic, record: Record) -> dict[str, Any]:
 @click.option("-k", "--key", required=True, metavar="KEY", help="The key, as text.")
 @options
 def cancel(settings: Settings, topic: str, key: str) -> None:
-    """Cancel the pending records of a key: write a record with the key and without a value.
-
-    Records that the producer wrote to another partition than Kafka's default partitioner does are
-    not cancelled.
+    """Cancel the pending records of a key: write a tombstone, a record with the key and without a
+    value, to each partition. So it does not matter how the producers choose partitions.
 
     \b
     mqctl delay cancel orders.delay --key 4711
     """
 
-    async def work(client: ClusterClient) -> tuple[int, int]:
+    async def work(client: ClusterClient) -> int:
         from mqd.client.producer import open_producer
 
         await _delay_topic(client, topic, settings.timeout_s)
+        await client.refresh([topic])
+        partitions = client.view.topics[topic].partitions
+        content = key.encode(errors="surrogateescape")
         async with open_producer(client, delivery_timeout_s=settings.timeout_s) as producer:
-            sent = await producer.send(topic, None, key=key.encode(errors="surrogateescape"))
-        return sent.partition, sent.offset
+            written = [
+                await producer.enqueue(topic, None, content, partition=number)
+                for number in range(len(partitions))
+            ]
+            for one in written:
+                await one
+        return len(written)
 
-    partition, offset = run(settings, work)
+    count = run(settings, work)
     print_message(
-        f"Wrote a tombstone. It cancels the pending records of key {key!r} in {topic}-{partition} "
-        f"before offset {offset}, if there are any."
+        f"Wrote a tombstone to {'the partition' if count == 1 else f'each of {count} partitions'} "
+        f"of {topic}. It cancels the pending records of key {key!r}, if there are any."
     )

@@ -49,15 +49,17 @@ async def test_commands(tmp_path: Path) -> None:
         remedy = "mqctl topic create orders.delay -c mqd.delay.target=orders"
         assert remedy in await mqctl("delay", "list", "orders", fails=True)
         await mqctl("retry", "setup", "orders", "--back-off", "1s,1m")
-        await mqctl("topic", "create", "orders.delay", "-c", "mqd.delay.target=orders")
+        await mqctl("topic", "create", "orders.delay", "-p3", "-c", "mqd.delay.target=orders")
         async with connect(address) as client, open_producer(client) as producer:
-            for key in (b"a", b"b"):
-                await producer.send("orders.delay", b"v", key=key, delay=3600)
+            for partition in range(3):  # as producers with another partitioner
+                await producer.send("orders.delay", b"v", key=b"a", delay=3600, partition=partition)
+            await producer.send("orders.delay", b"v", key=b"b", delay=3600)
             failed = [("mqd-attempts", b"2"), ("mqd-due", b"1"), ("mqd-cron-since", b"7")]
             await producer.send("orders.retry", b"v", key=b"c", headers=failed)
-        pending = await listed(2, "delay", "list", "orders.delay")
-        assert [row["key"] for row in pending] == ["a", "b"]
-        await mqctl("delay", "cancel", "orders.delay", "--key", "a")
+        pending = await listed(4, "delay", "list", "orders.delay")
+        assert [row["key"] for row in pending] == ["a", "a", "a", "b"]
+        done = await mqctl("delay", "cancel", "orders.delay", "--key", "a")
+        assert "each of 3 partitions" in done
         [row] = await listed(1, "delay", "list", "orders.delay")
         assert row["key"] == "b"
         assert (row["schedule"], row["expires"]) == (None, False)
