@@ -84,7 +84,14 @@ def times_in(topic: DelayTopic, record: Record) -> RecordTimes | BadHeader:
     if topic.is_retry:
         ignored = (DELIVER_AT, DELAY, CRON)
         headers = [header for header in headers if header[0] not in ignored]
-    return times_of(headers, record.timestamp, topic.times)
+    times = times_of(headers, record.timestamp, topic.times)
+    if isinstance(times, RecordTimes) and times.cron is not None and record.key is None:
+        return BadHeader(
+            CRON,
+            f"A record with the header '{CRON}' needs a key: only a tombstone of its key ends the "
+            "schedule. Send it with a key.",
+        )
+    return times
 
 
 def due_ms_of(topic: DelayTopic, record: Record) -> int:
@@ -112,12 +119,6 @@ def outcome_of(
     """The record is due, and nothing has cancelled it. `next_offset`: the end of the known log.
     `refused`: earlier outcomes of this record that a topic never accepts."""
     times = times_in(topic, record)
-    if isinstance(times, RecordTimes) and times.cron is not None and record.key is None:
-        times = BadHeader(
-            CRON,
-            f"A record with the header '{CRON}' needs a key: only a tombstone of its key ends the "
-            "schedule. Send it with a key.",
-        )
     cause = f"refused by {refused[0].topic!r}: {refused[0].reason}" if refused else ""
     letters = [one.topic for one in refused].count(topic.dead_letters)
     if isinstance(times, BadHeader):

@@ -183,6 +183,7 @@ def test_a_dead_letter_names_where_the_record_failed_first() -> None:
 def test_a_schedule_without_a_key_is_refused() -> None:
     """No tombstone could end it."""
     one = record(mqd_cron="* * * * *")._replace(key=None)
+    assert due_ms_of(DELAY, one) == one.timestamp, "at once, not at the first time"
     [sent] = outcome(DELAY, one).records
     assert sent.topic == "orders" and "key" in headers(outcome(DELAY, one))["mqd-error"]
     [dead] = outcome(topic(mqd_dlq_topic="dead"), one).records
