@@ -67,6 +67,12 @@ def setup(
         # refused here, if at all: before the first topic is created
         planned = NewTopic(retries, count, factor, configs)
         valid = (await admin.create_topics([planned], validate_only=True))[retries]
+        if isinstance(valid, ClientError) and valid.code is ErrorCode.TOPIC_ALREADY_EXISTS:
+            raise Failure(
+                f"topic {retries!r} already exists, and {BACKOFF_CONFIG} cannot be changed",
+                remedy="name another topic with --retry-topic; or wait until `mqctl delay list "
+                f"{retries}` shows no records, delete the topic, and repeat the command",
+            )
         if isinstance(valid, ClientError):
             raise valid
         made = (await admin.create_topics([NewTopic(dead, count, factor)]))[dead]

@@ -116,8 +116,8 @@ def test_examples(expression: str, after: str, following: str) -> None:
 @pytest.mark.parametrize(
     ("expression", "problem"),
     [
-        ("", "0 fields"),
-        ("* * * * * *", "6 fields"),
+        ("", "not 0"),
+        ("* * * * * *", "not 6"),
         ("60 * * * *", "minute '60' is not within 0 to 59"),
         ("* 20-4 * * *", "hour '20-4'"),
         ("* * 0 * *", "day of month"),

@@ -79,7 +79,7 @@ def test_the_last_header_of_a_name_counts() -> None:
         ("mqd-deliver-at", b"9223372036854775808", "from 0 to 9223372036854775807"),
         ("mqd-ttl", "٣".encode(), "decimal digits"),
         ("mqd-attempts", b"1.5", "number of failed deliveries"),
-        ("mqd-cron", b"* * *", "it has 3 fields instead of five"),
+        ("mqd-cron", b"* * *", "it needs five fields, not 3"),
         ("mqd-cron", b"\xff", "not ASCII"),
         ("mqd-cron", None, "has no value, which is not a schedule"),
         ("mqd-delay", b"x" * 10_000, r"xxx'\.\.\., which"),
