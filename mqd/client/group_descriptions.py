@@ -93,6 +93,9 @@ class PartitionLag(NamedTuple):
     expired: int | None = None
     """Expired records that a share group did not get, since the leader of the partition began to
     lead."""
+    given_up: int | None = None
+    """The same for records that were given up without a dead letter: rejected, or delivered as
+    often as the group allows."""
 
     @property
     def lag(self) -> int | None:

@@ -200,7 +200,7 @@ class GroupOffsetAdmin(GroupAdmin):
             name: offsets
             if isinstance(offsets, ClientError)
             else [
-                PartitionLag(tp, *rows[name][tp], None, one.lag, one.expired)
+                PartitionLag(tp, *rows[name][tp], None, one.lag, one.expired, one.given_up)
                 for tp, one in sorted(offsets.items())
             ]
             for name, offsets in found.items()

@@ -29,6 +29,9 @@ class ShareOffset(NamedTuple):
     expired: int | None = None
     """Expired records that the group did not get, since the leader of the partition began to lead.
     None if it is unknown, as on Apache Kafka."""
+    given_up: int | None = None
+    """The same for records that were given up without a dead letter: rejected, or delivered as
+    often as the group allows."""
 
 
 class ShareGroupAdmin(Calls):
@@ -44,7 +47,7 @@ class ShareGroupAdmin(Calls):
         async def request(connection: PeerConnection, keys: list[str]) -> Outcomes:
             body = {
                 "groups": [{"group_id": key, "topics": None} for key in keys],
-                "expired_wanted": True,
+                "unaccepted_wanted": True,
             }
             response = await self._client.request(connection, DESCRIBE_SHARE_GROUP_OFFSETS, body)
             outcomes = Outcomes({}, {})
@@ -143,6 +146,7 @@ def _share_offsets(group: Any) -> dict[TopicPartition, ShareOffset]:
             None if row.start_offset == NO_OFFSET else row.start_offset,
             None if row.lag < 0 else row.lag,
             None if row.expired < 0 else row.expired,
+            None if row.given_up < 0 else row.given_up,
         )
         for topic in group.topics
         for row in topic.partitions

@@ -97,7 +97,7 @@ SERVED_TO_PEERS = (
     "broker_registration",
     "claim_topic",
     "describe_acknowledged_offsets",
-    "describe_expired_records",
+    "describe_unaccepted_records",
     "describe_idle_producer",
     "produce",
     "report_offline_replicas",

@@ -33,12 +33,13 @@ from mqd.coordinator.group.share_partitions import (
 from mqd.errors import MqError
 from mqd.server.context import Context, Node
 from mqd.server.coordinators import call_of
-from mqd.server.expired_records import expired_counts
 from mqd.server.lag import log_bounds
 from mqd.server.share_state import PASSING
 from mqd.server.slices import Pace, listed_in_slices
+from mqd.server.unaccepted_records import unaccepted_counts
 from mqd.share.ports import ShareKey
 from mqd.share.sessions import Place
+from mqd.share.unaccepted_counts import Unaccepted
 from mqd.types import NO_OFFSET, Offset, TopicPartition
 
 _AT_ONCE: Final = 50
@@ -56,8 +57,8 @@ class SummaryRow(NamedTuple):
     """0 also if no leader has read the state yet."""
     lag: int = -1
     """Records between the start offset and the end of the log that are not done; -1: unknown."""
-    expired: int = -1
-    """Expired records that the group did not get, as the leader counts them; -1: unknown."""
+    unaccepted: Unaccepted = Unaccepted(-1, -1)
+    """Records that no member accepted, as the leader counts them; -1: unknown."""
     error: MqError | None = None
 
 
@@ -142,9 +143,9 @@ async def partitions_with_states(context: Context, group_id: str) -> list[Place]
 
 
 async def summaries(
-    context: Context, group_id: str, places: Collection[Place], *, expired_wanted: bool
+    context: Context, group_id: str, places: Collection[Place], *, unaccepted_wanted: bool
 ) -> dict[Place, SummaryRow]:
-    """The start offset and the lag of each partition; with `expired_wanted` the count, too."""
+    """The start offset and the lag of each partition; with `unaccepted_wanted` the counts, too."""
     node = context.node
     found: dict[Place, Mapping[str, Any]] = {}
 
@@ -155,7 +156,7 @@ async def summaries(
     named = await listed_in_slices(_logs(node, found))
     bounds = await log_bounds(node, (log for _, log in named), read_committed=False)
     ends = {place: bounds[log][1] for place, log in named if log in bounds}
-    expired = await expired_counts(node, group_id, found) if expired_wanted else {}
+    unaccepted = await unaccepted_counts(node, group_id, found) if unaccepted_wanted else {}
     rows = {place: SummaryRow(error=error) for place, error in errors.items()}
     pace = Pace()
     for place, row in found.items():
@@ -164,7 +165,7 @@ async def summaries(
             row["start_offset"],
             max(0, row["leader_epoch"]),
             -1 if end == NO_OFFSET else max(0, end - row["start_offset"] - max(0, done)),
-            expired.get(place, -1),
+            unaccepted.get(place, Unaccepted(-1, -1)),
         )
         await pace.row()
     return rows

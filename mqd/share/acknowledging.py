@@ -42,6 +42,8 @@ def begin(
     not acquired a record, INVALID_RECORD_STATE if there are too many ranges.
     """
     begun: list[Batch] = []
+    # records that are archived, by what the member wants
+    given_up = {AcknowledgeType.REJECT: 0, AcknowledgeType.RELEASE: 0}
     try:
         for one in acknowledgements:
             for first, last, kind in _runs(one):
@@ -54,6 +56,8 @@ def begin(
                     time_ms = partition.time_of(state, count, one.delay_ms, wall_ms)
                     # From now on nothing else changes these records.
                     begun.append(Batch(start, acquired.last, state, count, time_ms))
+                    if state is RecordState.ARCHIVED and kind in given_up:
+                        given_up[kind] += acquired.last - start + 1
                     acquired.next_state = state
                     _split_for(partition, start, acquired)
                     yield 1
@@ -67,7 +71,11 @@ def begin(
     except BaseException:  # the request ends
         all_slices(_undoing(partition, begun))
         raise
-    return partition.update(batches)
+    return partition.update(
+        batches,
+        spent=given_up[AcknowledgeType.RELEASE],
+        rejected=given_up[AcknowledgeType.REJECT],
+    )
 
 
 def owned(

@@ -8,7 +8,6 @@ a member gets are sent from the file.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
@@ -23,7 +22,6 @@ from mqd.protocol.chunks import Unread
 from mqd.protocol.slices import WHOLE_SLICE, Slices
 from mqd.share import endings, giving_up, key_order
 from mqd.share.ending_timer import EndingTimer
-from mqd.share.expired_counts import ExpiredCounts
 from mqd.share.group_options import ShareOptions
 from mqd.share.key_affinity import KeyAffinity, KeyOf
 from mqd.share.led_partitions import LedSharePartition, LedSharePartitions
@@ -32,18 +30,15 @@ from mqd.share.ports import InSlices
 from mqd.share.reading import ReadBatch, ReadRecords, read_batches, read_records
 from mqd.share.state_writer import StateWriter
 from mqd.share.ttl import OFF, are_apart
+from mqd.share.unaccepted_log import UnacceptedLog
 from mqd.share.values import AcquiredRecords
 from mqd.types import Offset
-
-logger = logging.getLogger(__name__)
 
 _READ_BYTES_MAX: Final = MIB
 """Read from one partition for one fetch."""
 _READS_AT_ONCE: Final = 8
 """Reads of whole batches. So they take 8 MiB at most."""
 _BATCHES_PER_READ: Final = 500
-EXPIRED_LOG_SECONDS: Final = 60.0
-"""The shortest time between two log lines about expired records of a share partition."""
 
 
 class FetchLimits(NamedTuple):
@@ -87,7 +82,7 @@ class Acquirer:
         partitions: LedSharePartitions,
         options: ShareOptions,
         memory: ShareMemory,
-        expired: ExpiredCounts,
+        unaccepted: UnacceptedLog,
         logs: LogService,
         disk: Disk,
         clock: Clock,
@@ -98,7 +93,7 @@ class Acquirer:
         self._partitions = partitions
         self._options = options
         self._memory = memory
-        self._expired = expired
+        self._unaccepted = unaccepted
         self._logs = logs
         self._disk = disk
         self._clock = clock
@@ -303,19 +298,7 @@ class Acquirer:
         update = giving_up.give_up_expired(led.core, expired, now_ms)
         if update is not None:
             self._writer.write(led, update)
-        count = sum(last - first + 1 for first, last in expired)
-        self._expired.add(led.key, count)
-        led.expired_count += count
-        now = self._clock.monotonic()
-        if now >= led.expired_logged_at + EXPIRED_LOG_SECONDS:
-            led.expired_logged_at = now
-            logger.info(
-                "records expired group=%s partition=%s count=%d effect='not delivered'",
-                led.key.group_id,
-                led.partition.assignment.topic_partition,
-                led.expired_count,
-            )
-            led.expired_count = 0
+        self._unaccepted.expired(led, sum(last - first + 1 for first, last in expired))
 
 
 def _read_part(read: _Read, now_ms: int) -> ReadRecords:

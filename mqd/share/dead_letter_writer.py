@@ -63,6 +63,10 @@ class Records(Protocol):
         """Returns when it is stored that they are ARCHIVED. Raises MqError."""
         ...
 
+    def give_up(self, offsets: Sequence[Offset]) -> Awaitable[None]:
+        """The same, for records that get no letter."""
+        ...
+
     def expires_at_ms(self, record: Record | None) -> int | None:
         """When a record is too old for share groups; None: never."""
         ...
@@ -190,7 +194,7 @@ class DeadLetterWriter:
             self._place,
             len(waiting),
         )
-        await self._records.archive([one.offset for one in waiting])
+        await self._records.give_up([one.offset for one in waiting])
 
     def _is_repaired(self, error: RecordsRefused) -> bool:
         """The leader of the topic never accepts these letters: send fewer, then one without a copy

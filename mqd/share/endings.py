@@ -7,7 +7,7 @@ from __future__ import annotations
 import heapq
 
 from mqd.protocol.slices import Slices
-from mqd.share.record_states import DONE, Batch, Range, RecordState
+from mqd.share.record_states import DONE, Batch, Range, RecordState, records_in
 from mqd.share.share_partition import SharePartition
 from mqd.share.values import BY_BACK_OFF, Update
 from mqd.types import Offset
@@ -49,7 +49,7 @@ def expire(partition: SharePartition, now: float, *, wall_ms: int = 0) -> Slices
                 if one.deadline == deadline and one.next_state is None:
                     batches.append(_give_back(partition, at, one, wall_ms))
             yield 1
-    return partition.update(batches)
+    return partition.update(batches, spent=records_in(batches, RecordState.ARCHIVED))
 
 
 def release(partition: SharePartition, member_id: str) -> Slices[Update | None]:
@@ -62,7 +62,7 @@ def release(partition: SharePartition, member_id: str) -> Slices[Update | None]:
             if one.next_state is None:
                 batches.append(_give_back(partition, at, one, _NOT_DELAYED))
         yield 1
-    return partition.update(batches)
+    return partition.update(batches, spent=records_in(batches, RecordState.ARCHIVED))
 
 
 def log_start_moved(partition: SharePartition, log_start_offset: Offset) -> bool:

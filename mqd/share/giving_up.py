@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from mqd.share.dead_letters import Archiving
-from mqd.share.record_states import Batch, Range, RecordState
+from mqd.share.record_states import Batch, Range, RecordState, records_in
 from mqd.share.share_partition import SharePartition
 from mqd.share.values import Update
 from mqd.types import Offset
@@ -97,7 +97,7 @@ def give_up_spent(partition: SharePartition, wall_ms: int) -> Update | None:
         count = one.delivery_count if state is RecordState.ARCHIVING else 0
         partition.states.put(first, Range(one.last, state, count, time_ms=time_ms))
         partition.gives_up |= state is RecordState.ARCHIVING
-    return partition.update(batches)
+    return partition.update(batches, spent=records_in(batches, RecordState.ARCHIVED))
 
 
 def end_archiving(

@@ -7,7 +7,6 @@ and after an unexpected exception. The next request loads it again.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from mqd.replica.partition import Partition
 from mqd.share.memory import LED_BYTES
 from mqd.share.ports import ShareKey
 from mqd.share.share_partition import SharePartition
+from mqd.share.unaccepted_counts import LineCount
 from mqd.share.values import Update
 from mqd.share.waiting import Waiters
 
@@ -55,9 +55,8 @@ class LedSharePartition:
     """The next request loads it again."""
     writes_letters: bool = False
     """A task writes dead letters."""
-    expired_count: int = 0
-    """Expired records that were found since the last log line about them."""
-    expired_logged_at: float = -math.inf
+    expired_line: LineCount = field(default_factory=LineCount)
+    given_up_line: LineCount = field(default_factory=LineCount)
     waiters: Waiters = field(init=False)
     """Fetches that wait for available records."""
 

@@ -17,6 +17,7 @@ from mqd.share.ports import Persister
 from mqd.share.record_states import RANGE_BYTES
 from mqd.share.share_partition import SharePartition
 from mqd.share.state_writer import BATCHES_PER_WRITE
+from mqd.share.unaccepted_log import UnacceptedLog
 from mqd.share.values import Update
 from mqd.types import NO_OFFSET, Offset
 
@@ -33,6 +34,7 @@ class Loader:
         partitions: LedSharePartitions,
         options: ShareOptions,
         memory: ShareMemory,
+        unaccepted: UnacceptedLog,
         persister: Persister,
         clock: Clock,
         offset_for_time: OffsetForTime,
@@ -40,6 +42,7 @@ class Loader:
         self._partitions = partitions
         self._options = options
         self._memory = memory
+        self._unaccepted = unaccepted
         self._persister = persister
         self._clock = clock
         self._offset_for_time = offset_for_time
@@ -86,6 +89,7 @@ class Loader:
         given_up = giving_up.give_up_spent(core, self._clock.wall_ms())
         if given_up is not None:
             await self._store(led, given_up)
+            self._unaccepted.given_up(led, given_up)
         return core
 
     async def _store(self, led: LedSharePartition, update: Update) -> None:

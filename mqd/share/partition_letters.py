@@ -4,6 +4,7 @@ what it needs of the share partition (`dead_letter_writer.Records`)."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Final, Protocol
 
 from mqd.errors import MqError
@@ -149,6 +150,11 @@ class PartitionLetters:
         update = giving_up.archive(self._core, offsets)
         if update is not None:
             await self._store(self._led, update)
+
+    async def give_up(self, offsets: Sequence[Offset]) -> None:
+        update = giving_up.archive(self._core, offsets)
+        if update is not None:
+            await self._store(self._led, replace(update, given_up=len(offsets)))
 
 
 def _records_of(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -58,6 +58,11 @@ class Batch(NamedTuple):
     time_ms: int = 0
     """Wall time in ms: before which an AVAILABLE record is not delivered, or since when it is
     ARCHIVING. 0: none."""
+
+
+def records_in(batches: Iterable[Batch], state: RecordState) -> int:
+    """How many records of these batches have this state."""
+    return sum(one.last_offset - one.first_offset + 1 for one in batches if one.state is state)
 
 
 @dataclass(slots=True)

@@ -27,7 +27,6 @@ from mqd.replica.partition import Partition
 from mqd.share import acknowledging, endings
 from mqd.share.acquiring import Acquirer
 from mqd.share.ending_timer import EndingTimer
-from mqd.share.expired_counts import ExpiredCounts
 from mqd.share.group_options import ShareOptions
 from mqd.share.led_partitions import LedSharePartition, LedSharePartitions
 from mqd.share.loading import Loader, OffsetForTime
@@ -36,6 +35,7 @@ from mqd.share.partition_letters import DeadLetterPort, LetterTasks
 from mqd.share.ports import GroupOption, InSlices, Persister, ShareKey
 from mqd.share.sessions import SessionKey, ShareSession, ShareSessions
 from mqd.share.state_writer import BATCHES_AT_ONCE, StateWriter
+from mqd.share.unaccepted_log import UnacceptedLog
 from mqd.share.values import Acknowledgement
 
 
@@ -61,7 +61,8 @@ class ShareService:
         self.options = ShareOptions(option, dead_letters)
         self.partitions = LedSharePartitions(self.sessions.has_group)
         self.memory = ShareMemory(memory_bytes_max, self.partitions.all)
-        self.expired = ExpiredCounts()
+        unaccepted = UnacceptedLog(clock)
+        self.unaccepted = unaccepted.counts
         self._clock = clock
         self._in_slices = in_slices
         self._releases: dict[SessionKey, trio.Event] = {}
@@ -71,6 +72,7 @@ class ShareService:
             partitions=self.partitions,
             options=self.options,
             memory=self.memory,
+            unaccepted=unaccepted,
             persister=persister,
             clock=clock,
             offset_for_time=offset_for_time,
@@ -80,6 +82,7 @@ class ShareService:
             persister=persister,
             timer=self._timer,
             in_slices=in_slices,
+            unaccepted=unaccepted,
             written=self._written,
         )
         self._letters = LetterTasks(
@@ -93,7 +96,7 @@ class ShareService:
             partitions=self.partitions,
             options=self.options,
             memory=self.memory,
-            expired=self.expired,
+            unaccepted=unaccepted,
             logs=logs,
             disk=disk,
             clock=clock,
@@ -117,7 +120,7 @@ class ShareService:
                 self.partitions.drop(led)
         if not partition.is_leader:
             assigned = partition.assignment
-            self.expired.forget_partition(assigned.topic_id, assigned.topic_partition.partition)
+            self.unaccepted.forget_partition(assigned.topic_id, assigned.topic_partition.partition)
 
     async def led(self, key: ShareKey, partition: Partition) -> LedSharePartition:
         """The share partition, loaded. Raises MqError."""

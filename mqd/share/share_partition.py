@@ -318,15 +318,18 @@ class SharePartition:
         # Both times are rounded down: one millisecond more is never early.
         return wall_ms + delay_ms + 1 if delay_ms > 0 else 0
 
-    def update(self, batches: Collection[Batch]) -> Update | None:
-        """What the share coordinator stores of these changes."""
+    def update(
+        self, batches: Collection[Batch], *, spent: int = 0, rejected: int = 0
+    ) -> Update | None:
+        """What the share coordinator stores of these changes. `spent` records were delivered as
+        often as allowed, and are archived, as `rejected` ones."""
         self.states.advance()
-        return self._changed(batches) if batches else None
+        return self._changed(batches, spent, rejected) if batches else None
 
-    def _changed(self, batches: Collection[Batch]) -> Update:
+    def _changed(self, batches: Collection[Batch], spent: int = 0, rejected: int = 0) -> Update:
         self._start_in_update = self.states.start_offset
         done = min(self.states.done_after_start(), INT32_MAX)
-        return Update(tuple(batches), self.states.start_offset, done)
+        return Update(tuple(batches), self.states.start_offset, done, spent + rejected, spent)
 
 
 def _sane(batch: Batch) -> Batch:

@@ -17,6 +17,7 @@ from mqd.share.ending_timer import EndingTimer
 from mqd.share.led_partitions import LedSharePartition, LedSharePartitions, Write
 from mqd.share.ports import InSlices, Persister
 from mqd.share.record_states import Batch
+from mqd.share.unaccepted_log import UnacceptedLog
 from mqd.share.values import Update
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ class StateWriter:
         persister: Persister,
         timer: EndingTimer,
         in_slices: InSlices,
+        unaccepted: UnacceptedLog,
         written: Callable[[LedSharePartition], None],
     ) -> None:
         """`written(led)`: called when all changes of a share partition are stored."""
@@ -51,6 +53,7 @@ class StateWriter:
         self._persister = persister
         self._timer = timer
         self._in_slices = in_slices
+        self._unaccepted = unaccepted
         self._written = written
 
     async def store(self, led: LedSharePartition, update: Update) -> None:
@@ -62,6 +65,7 @@ class StateWriter:
 
     def write(self, led: LedSharePartition, update: Update) -> list[Write]:
         """Begin to store the changes, in one or more writes."""
+        self._unaccepted.given_up(led, update)
         writes = [Write(one) for one in update.parts(BATCHES_PER_WRITE)]
         if not self._partitions.is_running:
             for write in writes:

@@ -72,6 +72,10 @@ class Update:
     done_after_start: int
     """How many records after the start offset are done, with those of this update. At most
     INT32_MAX: the field of the request has 32 bits."""
+    given_up: int = 0
+    """Records that get no dead letter: rejected, or delivered as often as allowed."""
+    spent: int = 0
+    """How many of these were delivered as often as allowed."""
 
     def parts(self, most: int) -> list[Update]:
         """The same changes, at most so many batches in each update."""

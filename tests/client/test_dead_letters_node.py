@@ -29,6 +29,8 @@ NAMED: dict[str, Any] = {
     "errors_deadletterqueue_copy_record_enable": "true",
 }
 
+GIVEN_UP = f"records given up without dead letters group={GROUP} partition={TOPIC}-0"
+
 
 async def letters(client: ClusterClient, partition: int = 0) -> list[Record]:
     """All committed records of the dead letter topic."""
@@ -101,6 +103,33 @@ async def test_delivery_counts_stay_when_the_limit_of_the_group_becomes_lower() 
             [found] = await wait_letters(client, 1)
         assert found.value == b"0" and header(found, "delivery.count") == b"3"
         assert header(found, "message") == b"Offset delivery count exceeded the threshold."
+
+
+@simulated(seed=18)
+async def test_records_that_are_given_up_without_dead_letters_are_counted_and_logged() -> None:
+    async with Cluster(nodes=1, options=OPTIONS) as cluster:
+        client = await prepare(cluster, records=2, share_delivery_count_limit="2")
+        async with open_share_consumer(client, GROUP, [TOPIC], mode="explicit") as consumer:
+            first, second = await take(consumer, 2)
+            await first.reject()
+            await second.release()
+            await (await consumer.next()).release()
+            [lag] = await Admin(client).group_lag(GROUP)
+        assert (lag.lag, lag.expired, lag.given_up) == (0, 0, 2)
+        [line] = [one for one in cluster.world.logs.lines if "given up" in one]
+        assert f"WARNING mqd.share.unaccepted_log {GIVEN_UP} count=1 " in line
+
+
+@simulated(seed=19)
+async def test_a_lower_limit_without_dead_letters_is_logged() -> None:
+    async with Cluster(nodes=1, options=OPTIONS) as cluster:
+        client = await delivered_three_times(cluster)
+        async with open_share_consumer(client, GROUP, [TOPIC]) as consumer:
+            [record] = await take(consumer, 1)
+            assert record.value == b"1"
+            [lag] = await Admin(client).group_lag(GROUP)
+        assert lag.given_up == 1
+        assert any(GIVEN_UP in one for one in cluster.world.logs.lines)
 
 
 @simulated(seed=2)

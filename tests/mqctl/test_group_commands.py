@@ -6,10 +6,13 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from chaos.node import free_ports
+from mqd.client.admin import Admin
+from mqd.client.group_descriptions import PartitionLag
 from mqd.client.sync import connect
 from mqd.types import TopicPartition
 from tests.client.loopback import Loopback
@@ -88,6 +91,26 @@ def test_groups_and_their_lag(mqctl: Mqctl, filled: Loopback) -> None:
         mqctl("group", "list", "--state", "Merry").code == 2
         and mqctl("group", "list", "--type", "merry").code == 2
     )
+
+
+def test_lag_counts_what_no_member_of_a_share_group_accepted(
+    mqctl: Mqctl, filled: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def group_lags(admin: Admin, names: Any, **options: Any) -> Any:
+        return {
+            name: [
+                PartitionLag(TopicPartition("a", one), None, 0, 20, None, 0, expired=4, given_up=3)
+                for one in (0, 1)
+            ]
+            for name in names
+        }
+
+    assert "GIVEN-UP" not in mqctl("group", "lag", "g").out
+    monkeypatch.setattr(Admin, "group_lags", group_lags)
+    assert mqctl("group", "lag", "g").out.split()[6:8] == ["EXPIRED", "GIVEN-UP"]
+    assert [row["given_up"] for row in mqctl("group", "lag", "g", "-o", "json").data] == [3, 3]
+    [total] = mqctl("group", "lag", "g", "--total", "-o", "json").data
+    assert (total["expired"], total["given_up"]) == (8, 6)
 
 
 def test_groups_of_nodes_are_omitted(mqctl: Mqctl, filled: Loopback) -> None:

@@ -46,7 +46,7 @@ PEER_APIS = {
     "BrokerRegistration",
     "ClaimTopic",
     "DescribeAcknowledgedOffsets",
-    "DescribeExpiredRecords",
+    "DescribeUnacceptedRecords",
     "DescribeIdleProducer",
     "ReportOfflineReplicas",
     "SealTransactions",

@@ -113,6 +113,9 @@ class Leader:
         for offset in offsets:
             del self.archiving[offset]
 
+    async def give_up(self, offsets: Sequence[Offset]) -> None:
+        await self.archive(offsets)
+
     def expires_at_ms(self, record: Record | None) -> int | None:
         return None
 

@@ -68,6 +68,28 @@ def test_released_records_are_acquired_again_until_the_limit() -> None:
     assert partition.states.start_offset == 1
 
 
+def test_given_up_records_are_counted_unless_they_get_dead_letters() -> None:
+    kinds = (
+        AcknowledgeType.REJECT,
+        AcknowledgeType.RELEASE,
+        AcknowledgeType.RELEASE,
+        AcknowledgeType.GAP,
+        AcknowledgeType.ACCEPT,
+    )
+    for letters in (False, True):
+        partition = empty(limits=LIMITS._replace(delivery_count=1, dead_letters=letters))
+        acquire(partition, "a", (0, 8))
+        updates = [
+            acknowledge(partition, "a", 0, 4, *kinds),
+            leave(partition, "a"),
+        ]
+        counts = [update and (update.given_up, update.spent) for update in updates]
+        assert counts == ([(0, 0), (0, 0)] if letters else [(3, 2), (4, 4)])
+        acquire(partition, "a", (9, 10))
+        ended = expire(partition, 100.0)
+        assert ended is not None and ended.spent == (0 if letters else 2)
+
+
 def test_one_slow_record_holds_back_only_itself() -> None:
     partition = empty(limits=LIMITS._replace(record_locks=2))
     assert acquire(partition, "slow", (0, 0)) == [(0, 0, 1)]
@@ -395,6 +417,7 @@ def test_loaded_records_that_were_delivered_as_often_as_allowed_are_given_up(
     partition = SharePartition.loaded(0, stored, limits)
     update = give_up_spent(partition, 50)
     assert update is not None and all(map(is_valid, update.batches))
+    assert update.spent == update.given_up == (0 if dead_letters else 3)
     state, since_ms = (RecordState.ARCHIVING, 50) if dead_letters else (RecordState.ARCHIVED, 0)
     assert update.batches == (
         Batch(0, 1, state, 32767, since_ms),

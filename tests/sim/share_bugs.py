@@ -137,8 +137,8 @@ def locks_end_early() -> Patches:
 def start_offset_passes_acquired_records() -> Patches:
     original = SharePartition.update
 
-    def update(self: SharePartition, batches: Any) -> Update | None:
-        found = original(self, batches)
+    def update(self: SharePartition, batches: Any, **counts: int) -> Update | None:
+        found = original(self, batches, **counts)
         if found is not None:
             done = max(one.last_offset for one in found.batches)
             found = replace(found, start_offset=max(found.start_offset, done))

@@ -90,7 +90,7 @@ _MODULES = {
     32_020: "claim_topic",
     32_021: "describe_idle_producer",
     32_022: "describe_acknowledged_offsets",
-    32_023: "describe_expired_records",
+    32_023: "describe_unaccepted_records",
 }
 
 FIRST_OWN_KEY = 32_000

@@ -2,8 +2,8 @@
 
 v1  the lag (KIP-1226)
 
-mqd has tagged fields of its own: the response to a request with `expired_wanted` counts the expired
-records that the group did not get. Apache Kafka skips unknown tags (KIP-482).
+mqd has tagged fields of its own: the response to a request with `unaccepted_wanted` counts the
+records that no member accepted. Apache Kafka skips unknown tags (KIP-482).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REQUEST = message(
             ),
         ),
     ),
-    field("expired_wanted", BOOLEAN, tag=10_000, default=False),
+    field("unaccepted_wanted", BOOLEAN, tag=10_000, default=False),
 )
 
 RESPONSE = message(
@@ -60,6 +60,8 @@ RESPONSE = message(
                             field("error_message", TEXT, nullable_since=0, default=None),
                             # since the leader began to lead; -1: unknown, or not requested
                             field("expired", INT64, tag=10_000, default=-1),
+                            # without a dead letter
+                            field("given_up", INT64, tag=10_001, default=-1),
                         ),
                     ),
                 ),

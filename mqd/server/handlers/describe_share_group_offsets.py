@@ -47,9 +47,9 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
                     "this group again.",
                 )
             topics = await (
-                _all(context, group_id, request.expired_wanted)
+                _all(context, group_id, request.unaccepted_wanted)
                 if wanted is None
-                else _named(context, group_id, wanted, request.expired_wanted)
+                else _named(context, group_id, wanted, request.unaccepted_wanted)
             )
         except MqError as error:
             rows.append(_refused(group_id, error))
@@ -77,7 +77,7 @@ async def _by_group(request: Any) -> dict[str, _Wanted | None]:
     return groups
 
 
-async def _all(context: Context, group_id: str, expired_wanted: bool) -> list[Mapping[str, Any]]:
+async def _all(context: Context, group_id: str, unaccepted_wanted: bool) -> list[Mapping[str, Any]]:
     """The topics that the client may describe."""
     names: dict[UUID, str] = {}
     places = []
@@ -92,7 +92,7 @@ async def _all(context: Context, group_id: str, expired_wanted: bool) -> list[Ma
                 continue
             names[place.topic_id] = topic.name
         places.append(place)
-    found = await summaries(context, group_id, places, expired_wanted=expired_wanted)
+    found = await summaries(context, group_id, places, unaccepted_wanted=unaccepted_wanted)
     topics: dict[UUID, list[Mapping[str, Any]]] = {topic_id: [] for topic_id in names}
     for place in places:
         topics[place.topic_id].append(_row(place.partition, found[place]))
@@ -104,7 +104,7 @@ async def _all(context: Context, group_id: str, expired_wanted: bool) -> list[Ma
 
 
 async def _named(
-    context: Context, group_id: str, wanted: _Wanted, expired_wanted: bool
+    context: Context, group_id: str, wanted: _Wanted, unaccepted_wanted: bool
 ) -> list[Mapping[str, Any]]:
     """The partitions of the request, each once."""
     await partitions_with_states(context, group_id)  # only the coordinator may respond
@@ -120,7 +120,7 @@ async def _named(
     places = await listed_in_slices(
         Place(topic_id, one) for name, topic_id in ids.items() for one in wanted[name]
     )
-    found = await summaries(context, group_id, places, expired_wanted=expired_wanted)
+    found = await summaries(context, group_id, places, unaccepted_wanted=unaccepted_wanted)
     topics: list[Mapping[str, Any]] = []
     for name, partitions in wanted.items():
         topic_id = ids.get(name, _NO_TOPIC)
@@ -140,7 +140,7 @@ def _row(partition: int, summary: SummaryRow) -> dict[str, Any]:
         "start_offset": summary.start_offset,
         "leader_epoch": summary.leader_epoch,
         "lag": summary.lag,
-        "expired": summary.expired,
+        **summary.unaccepted._asdict(),
         "error_code": ErrorCode.NONE,
     }
     if summary.error is not None:

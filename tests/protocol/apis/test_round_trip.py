@@ -130,5 +130,5 @@ def test_only_peers_have_the_controller_s_apis() -> None:
         "ClaimTopic",
         "DescribeIdleProducer",
         "DescribeAcknowledgedOffsets",
-        "DescribeExpiredRecords",
+        "DescribeUnacceptedRecords",
     }

@@ -1,5 +1,5 @@
-"""DescribeExpiredRecords (key 32023), version 0: counts of expired records that a share group did
-not get. Peer listener only, on the leaders of the partitions.
+"""DescribeUnacceptedRecords (key 32023), version 0: counts of records of a share group that no
+member accepted. Peer listener only, on the leaders of the partitions.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context
-from mqd.server.expired_records import count_of
+from mqd.server.unaccepted_records import counts_of
 from mqd.share.sessions import Place
 
 
@@ -18,9 +18,9 @@ def handle(context: Context, request: Any) -> Generator[int, None, Mapping[str, 
     for topic in request.topics:
         rows = []
         for one in topic.partitions:
-            count = count_of(context.node, request.group_id, Place(topic.topic_id, one))
-            if count is not None:
-                rows.append({"partition": one, "count": count})
+            counts = counts_of(context.node, request.group_id, Place(topic.topic_id, one))
+            if counts is not None:
+                rows.append({"partition": one, **counts._asdict()})
             yield 1
         topics.append({"topic_id": topic.topic_id, "partitions": rows})
         yield 1

@@ -1,5 +1,5 @@
-"""DescribeExpiredRecords (key 32023): how many expired records a share group did not get, as the
-leaders of its partitions count them.
+"""DescribeUnacceptedRecords (key 32023): how many records of a share group no member accepted, as
+the leaders of its partitions count them.
 
 Peers only, and not in Apache Kafka. Sent by the coordinator of the group to the leaders. Partitions
 that the receiver does not lead are left out of the response.
@@ -22,14 +22,21 @@ RESPONSE = message(
         "topics",
         array(
             field("topic_id", UUID),
-            field("partitions", array(field("partition", INT32), field("count", INT64))),
+            field(
+                "partitions",
+                array(
+                    field("partition", INT32),
+                    field("expired", INT64),
+                    field("given_up", INT64),  # without a dead letter
+                ),
+            ),
         ),
     ),
 )
 
 API = Api(
     key=32_023,
-    name="DescribeExpiredRecords",
+    name="DescribeUnacceptedRecords",
     versions=(0, 0),
     advertised=None,
     flexible_from=0,

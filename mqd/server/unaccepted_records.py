@@ -1,5 +1,5 @@
-"""Expired records that a share group did not get: the leaders of its partitions count them, and its
-coordinator returns the counts beside the lag (DescribeShareGroupOffsets, `expired_wanted`).
+"""Records of a share group that no member accepted: the leaders of its partitions count them, and
+its coordinator returns the counts beside the lag (DescribeShareGroupOffsets, `unaccepted_wanted`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from mqd.server.lag import TIMEOUT_SECONDS
 from mqd.server.slices import listed_in_slices
 from mqd.share.ports import ShareKey
 from mqd.share.sessions import Place
+from mqd.share.unaccepted_counts import Unaccepted
 from mqd.types import NO_NODE, NodeId
 
 _PARTITIONS_PER_REQUEST: Final = 5_000
 
 
-def count_of(node: Node, group_id: str, place: Place) -> int | None:
+def counts_of(node: Node, group_id: str, place: Place) -> Unaccepted | None:
     """None if this node does not lead the partition."""
     topic = node.image.topics_by_id.get(place.topic_id)
     if topic is None:
@@ -29,19 +30,21 @@ def count_of(node: Node, group_id: str, place: Place) -> int | None:
     assigned = node.image.partition(topic.name, place.partition)
     if assigned is None or assigned.leader != node.node_id:
         return None
-    return node.share.expired.get(ShareKey(group_id, *place))
+    return node.share.unaccepted.get(ShareKey(group_id, *place))
 
 
-async def expired_counts(node: Node, group_id: str, places: Collection[Place]) -> dict[Place, int]:
+async def unaccepted_counts(
+    node: Node, group_id: str, places: Collection[Place]
+) -> dict[Place, Unaccepted]:
     """By partition. Those whose leader does not respond are left out."""
-    counts: dict[Place, int] = {}
+    counts: dict[Place, Unaccepted] = {}
     elsewhere: dict[NodeId, list[Place]] = {}
 
     def look_up() -> Iterator[None]:
         for place in places:
-            count = count_of(node, group_id, place)
-            if count is not None:
-                counts[place] = count
+            found = counts_of(node, group_id, place)
+            if found is not None:
+                counts[place] = found
                 continue
             topic = node.image.topics_by_id.get(place.topic_id)
             assigned = topic and node.image.partition(topic.name, place.partition)
@@ -57,7 +60,11 @@ async def expired_counts(node: Node, group_id: str, places: Collection[Place]) -
 
 
 async def _query(
-    node: Node, leader: NodeId, group_id: str, places: Sequence[Place], counts: dict[Place, int]
+    node: Node,
+    leader: NodeId,
+    group_id: str,
+    places: Sequence[Place],
+    counts: dict[Place, Unaccepted],
 ) -> None:
     """Raises nothing."""
     with trio.move_on_after(TIMEOUT_SECONDS):
@@ -68,9 +75,10 @@ async def _query(
             rows = [{"topic_id": one, "partitions": some} for one, some in topics.items()]
             body = {"group_id": group_id, "topics": rows}
             try:
-                response: Any = await node.forward(leader, "DescribeExpiredRecords", 0, body)
+                response: Any = await node.forward(leader, "DescribeUnacceptedRecords", 0, body)
             except (OSError, MqError):
                 return
             for topic in response["topics"]:
                 for row in topic["partitions"]:
-                    counts[Place(topic["topic_id"], row["partition"])] = row["count"]
+                    place = Place(topic["topic_id"], row["partition"])
+                    counts[place] = Unaccepted(row["expired"], row["given_up"])
