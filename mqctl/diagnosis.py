@@ -5,6 +5,7 @@ A request without a response is a finding, too: while the cluster fails, respons
 
 from __future__ import annotations
 
+from mqctl.dead_letter_findings import check_dead_letters
 from mqctl.delay_findings import check_delays
 from mqctl.disk_findings import check_bounds, check_disks
 from mqctl.findings import DENIED_REMEDY, Finding, Observed
@@ -20,6 +21,7 @@ def diagnose(observed: Observed) -> list[Finding]:
         *check_partitions(observed),
         *check_moves(observed),
         *check_delays(observed),
+        *check_dead_letters(observed),
         *check_disks(observed),
         *check_bounds(observed),
     ]

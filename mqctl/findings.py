@@ -55,6 +55,10 @@ class Observed:
     min_isr: Mapping[str, int] | ClientError = field(default_factory=dict)
     topic_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """By topic: its values of TOPIC_KEYS. Empty if they could not be read."""
+    group_dead_letters: Mapping[str, str] = field(default_factory=dict)
+    """By share group: its `errors.deadletterqueue.topic.name`. Empty if they could not be read."""
+    creates_topics: bool = False
+    """Whether brokers create missing topics (`auto.create.topics.enable`)."""
     disks: Mapping[int, Sequence[LogDirectory] | ClientError] = field(default_factory=dict)
     throttled: str = ""
     """The topics and brokers with a replication throttle, as text."""

@@ -35,6 +35,8 @@ ResultT = TypeVar("ResultT")
 REQUEST_SECONDS = 5.0
 """Timeout of each request of `health`, and of `quorum`: without a majority there is no response."""
 
+AUTO_CREATE = "auto.create.topics.enable"
+
 VOTERS = (
     render.Column("node", "NODE", right=True),
     render.Column("role", "ROLE"),
@@ -203,6 +205,7 @@ async def observe(client: ClusterClient, limit_s: float) -> Observed:
     from mqd.client.errors import ClientError
     from mqd.client.throttle import find_throttle
     from mqd.errors import ErrorCode
+    from mqd.resource_configs import GROUP_DEAD_LETTERS
 
     admin = Admin(client, timeout_s=limit_s)
     found: dict[str, Any] = {}
@@ -250,6 +253,32 @@ async def observe(client: ClusterClient, limit_s: float) -> Observed:
             if not isinstance(rows, ClientError)
         }
 
+    async def group_dead_letters() -> dict[str, str]:
+        # half the time, so that brokers that do not respond hide no groups of the others
+        some = Admin(client, timeout_s=limit_s / 2, patient=False)
+        listed = await some.list_groups_by_node(types=["share"])
+        groups = {
+            each.group_id for rows in listed.values() if isinstance(rows, list) for each in rows
+        }
+        return await values_of(ResourceType.GROUP, sorted(groups), GROUP_DEAD_LETTERS)
+
+    async def creates_topics() -> dict[str, str]:
+        brokers = [str(each) for each in reached[:1]]
+        return await values_of(ResourceType.BROKER, brokers, AUTO_CREATE)
+
+    async def values_of(kind: ResourceType, names: list[str], config: str) -> dict[str, str]:
+        """By name: the value of a config, if it is set."""
+        if not names:
+            return {}
+        described = await admin.describe_configs([Resource(kind, name) for name in names], [config])
+        return {
+            resource.name: row.value
+            for resource, rows in described.items()
+            if not isinstance(rows, ClientError)
+            for row in rows
+            if row.value
+        }
+
     async def throttle(brokers: list[int]) -> str:
         throttled = await find_throttle(admin, topics, brokers)
         return ", ".join(
@@ -265,6 +294,8 @@ async def observe(client: ClusterClient, limit_s: float) -> Observed:
     reached = [broker.node_id for broker in alive if broker.node_id not in unreachable]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(read, "topic_configs", topic_configs)
+        nursery.start_soon(read, "group_dead_letters", group_dead_letters)
+        nursery.start_soon(read, "creates_topics", creates_topics)
         nursery.start_soon(read, "throttled", lambda: throttle(reached))
         nursery.start_soon(read, "disks", lambda: admin.describe_log_dirs(reached))
         nursery.start_soon(read, "usage", lambda: admin.describe_usage(reached))
@@ -287,6 +318,11 @@ async def observe(client: ClusterClient, limit_s: float) -> Observed:
             if values.get(MIN_ISR, "").isdecimal()
         },
         topic_configs={} if isinstance(configs, ClientError) else configs,
+        group_dead_letters={}
+        if isinstance(found["group_dead_letters"], ClientError)
+        else found["group_dead_letters"],
+        creates_topics=not isinstance(found["creates_topics"], ClientError)
+        and "true" in found["creates_topics"].values(),
         disks=dict.fromkeys(reached, found["disks"])
         if isinstance(found["disks"], ClientError)
         else found["disks"],

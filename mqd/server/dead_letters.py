@@ -18,6 +18,7 @@ from mqd.io.clock import Clock
 from mqd.io.entropy import Entropy
 from mqd.relay.ports import Calls
 from mqd.relay.producer import RelayProducer
+from mqd.relay.stall import WARN_EVERY_SECONDS
 from mqd.resource_configs import GROUP_DEAD_LETTERS
 from mqd.share.dead_letter_writer import DeadLetterWriter, Records
 from mqd.share.dead_letters import Source, Target, progress_group, transactional_id
@@ -27,7 +28,6 @@ from mqd.share.ttl import OFF
 logger = logging.getLogger(__name__)
 
 GROUP_COPIES: Final = "errors.deadletterqueue.copy.record.enable"
-WARN_EVERY_SECONDS: Final = 300.0
 _WARNED_MAX: Final = 1000
 
 

@@ -16,6 +16,7 @@ transaction after one whose records are still ARCHIVING (I65).
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
@@ -25,6 +26,7 @@ from mqd.errors import MqError
 from mqd.protocol.record_reader import Record
 from mqd.relay.ports import Progress
 from mqd.relay.producer import RecordsRefused, RelayProducer
+from mqd.relay.stall import WARN_EVERY_SECONDS
 from mqd.share.dead_letters import (
     LETTERS_AT_ONCE,
     Archiving,
@@ -103,6 +105,8 @@ class DeadLetterWriter:
         self._too_large: set[Offset] = set()
         """Records that are too large to be copied."""
         self._warned = ""
+        """The reason of the last warning, until letters are written."""
+        self._warned_at = -math.inf
 
     async def run(self) -> None:
         """Return when no record waits, or this node no longer leads the partition."""
@@ -211,9 +215,10 @@ class DeadLetterWriter:
         return False
 
     def _warn(self, reason: str) -> None:
-        """Once for each reason."""
-        if reason != self._warned:
-            self._warned = reason
+        """At once for a new reason, and every few minutes while it lasts."""
+        now = trio.current_time()
+        if reason != self._warned or now >= self._warned_at + WARN_EVERY_SECONDS:
+            self._warned, self._warned_at = reason, now
             logger.warning(
                 "cannot write dead letters, will retry group=%s partition=%s reason=%r",
                 self._source.group_id,

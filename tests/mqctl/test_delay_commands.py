@@ -83,6 +83,8 @@ async def test_commands(tmp_path: Path) -> None:
             "failed": 1,
             "overdue": 0,
         }
+        await mqctl("group", "config", "set", "g", "errors.deadletterqueue.topic.name=nope")
+        await mqctl("consume", "orders", "--share-group", "g", "--idle", "1")
         await mqctl("topic", "create", "gone")
         await mqctl("topic", "create", "gone.delay", "-c", "mqd.delay.target=gone")
         await mqctl("topic", "delete", "gone", "--yes")
@@ -94,6 +96,8 @@ async def test_commands(tmp_path: Path) -> None:
         health = await mqctl("cluster", "health", fails=True)
         [finding] = [each for each in health["findings"] if each["check"] == "delay"]
         assert "'gone', its mqd.delay.target, does not exist" in finding["what"]
+        [note] = [each for each in health["findings"] if each["check"] == "dead letters"]
+        assert "'nope', errors.deadletterqueue.topic.name of group g, does not" in note["what"]
         shown = await mqctl("dlq", "show", "orders.dlq", "0", "0")
         assert shown["headers"]["mqd-dlq-target"] == "orders"
         assert "Wrote 1 records" in await mqctl("dlq", "redrive", "orders.dlq", "--yes")

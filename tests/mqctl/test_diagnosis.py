@@ -313,6 +313,22 @@ def test_the_targets_of_delay_topics() -> None:
     assert "'b', its mqd.dlq.topic, does not exist" in missing.what
 
 
+def test_missing_topics_of_dead_letters() -> None:
+    given: dict[str, Any] = {
+        "topic_configs": {"a": {"mqd.dlq.topic": "typo"}, "b": {"mqd.dlq.topic": "a"}},
+        "group_dead_letters": {"billing": "gone", "other": "a"},
+    }
+    topic, group = found(observed(**given), "dead letters")
+    assert "'typo', mqd.dlq.topic of topic a, does not exist" in topic.what
+    assert "mqctl topic create typo`" in topic.remedy and "config set a " in topic.remedy
+    assert "'gone', errors.deadletterqueue.topic.name of group billing, does not" in group.what
+    assert "mqctl group config set billing" in group.remedy
+    assert (topic.level, group.level) == (WARNING, WARNING)
+    later = found(observed(**given, creates_topics=True), "dead letters")
+    assert [each.level for each in later] == [NOTE, NOTE]
+    assert "first dead letter" in later[0].what and "check the name" in later[0].remedy
+
+
 def test_many_partitions_are_counted_and_some_named() -> None:
     states = {TopicPartition("a", index): LED._replace(isr=(1, 2)) for index in range(50)}
     (one,) = found(observed(partitions=states), "replication")

@@ -13,7 +13,8 @@ from mqd.controller.image import MetadataImage
 from mqd.controller.records import CreateTopic
 from mqd.controller.replay import replay
 from mqd.io.clock import Clock
-from mqd.server.dead_letters import WARN_EVERY_SECONDS, DeadLetters
+from mqd.relay.stall import WARN_EVERY_SECONDS
+from mqd.server.dead_letters import DeadLetters
 
 
 def test_a_group_whose_letters_would_go_to_the_topic_itself_is_logged(

@@ -14,6 +14,7 @@ from mqd.errors import ErrorCode, MqError
 from mqd.protocol.record_reader import Record
 from mqd.relay.ports import Progress
 from mqd.relay.producer import RecordsRefused
+from mqd.relay.stall import WARN_EVERY_SECONDS
 from mqd.share import dead_letter_writer
 from mqd.share.dead_letter_writer import DeadLetterWriter
 from mqd.share.dead_letters import (
@@ -244,6 +245,10 @@ async def test_a_topic_that_does_not_exist(
         await Leader(world).run(Target("orders.dlq", 0, True))
     assert world.archiving and not world.letters
     assert caplog.text.count("does not exist") == 1
+    caplog.clear()
+    with trio.move_on_after(WARN_EVERY_SECONDS + 2):
+        await Leader(world).run(Target("orders.dlq", 0, True))
+    assert caplog.text.count("does not exist") == 2, "it repeats while it lasts"
 
 
 def test_a_letter() -> None:
