@@ -104,6 +104,8 @@ class DeadLetterWriter:
         """Fewer, after letters that were too large together."""
         self._too_large: set[Offset] = set()
         """Records that are too large to be copied."""
+        self._creates = False
+        """Whether it has requested the creation of the topic."""
         self._warned = ""
         """The reason of the last warning, until letters are written."""
         self._warned_at = -math.inf
@@ -127,12 +129,21 @@ class DeadLetterWriter:
             await self._drop()
             return
         if not target.partitions:
-            if not self._create(target.topic):
+            self._creates = self._create(target.topic)
+            if not self._creates:
                 self._warn(
                     f"topic {target.topic!r} does not exist, and auto.create.topics.enable is false"
                 )
             await trio.sleep(RETRY_SECONDS)
             return
+        if self._creates:
+            self._creates = False
+            logger.info(
+                "dead-letter topic created group=%s topic=%s "
+                "reason='it did not exist, and auto.create.topics.enable is true'",
+                self._source.group_id,
+                target.topic,
+            )
         if self._written is None:
             await self._producer.begin_epoch()
             found = await self._producer.progress([self._place])

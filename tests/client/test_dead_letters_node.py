@@ -132,6 +132,19 @@ async def test_a_lower_limit_without_dead_letters_is_logged() -> None:
         assert any(GIVEN_UP in one for one in cluster.world.logs.lines)
 
 
+@simulated(seed=20, log_level="INFO")
+async def test_a_missing_topic_is_created_and_logged() -> None:
+    """Its name may be mistyped."""
+    options = OPTIONS | {"auto.create.topics.enable": "true"}
+    async with Cluster(nodes=1, options=options) as cluster:
+        client = await prepare(cluster, records=1, **NAMED)
+        async with open_share_consumer(client, GROUP, [TOPIC], mode="explicit") as consumer:
+            await (await consumer.next()).reject()
+            await wait_letters(client, 1)
+        [line] = [one for one in cluster.world.logs.lines if "dead-letter topic created" in one]
+        assert f"group={GROUP} topic={DLQ} " in line
+
+
 @simulated(seed=2)
 async def test_the_topic_names_the_topic_and_it_comes_later() -> None:
     """`mqd.dlq.topic`. Other records go on meanwhile."""
