@@ -64,8 +64,8 @@ class Cron:
         texts = expression.split()
         if len(texts) != len(_FIELDS):
             raise CronError(
-                f"it needs five fields, not {len(texts)}: minute, hour, day of month, month, day of "
-                "week"
+                f"it needs five fields, not {len(texts)}: minute, hour, day of month, month, "
+                "day of week"
             )
         self._minutes, self._hours, self._days, self._months, weekdays = map(
             _values, _FIELDS, texts
