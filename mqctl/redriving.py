@@ -6,7 +6,7 @@ left. Invariant: each letter below `next_offset` is redriven, or in `left`, but 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -56,6 +56,16 @@ def target_of(record: Record) -> str | None:
     """The topic that a letter names."""
     headers = _texts(record)
     return headers.get(DLQ_TARGET) or headers.get(DLQ_TOPIC) or None
+
+
+def plan_of(topic: str, targets: Mapping[str | None, int]) -> str:
+    """For the confirmation: how many letters go where. None: letters that name no topic."""
+    if not targets:
+        return f"All dead letters of {topic!r} are redriven."
+    rows = [f"  {name!r}: {count}" for name, count in sorted(targets.items(), key=str) if name]
+    if targets.get(None):
+        rows.append(f"  none, so they are left: {targets[None]}")
+    return "\n".join([f"Write the dead letters of {topic!r} to these topics:", *rows])
 
 
 def origin_of(record: Record) -> Origin | None:

@@ -63,3 +63,9 @@ RELAY_HEADERS: Final = frozenset(
     }
 )
 """Headers that delay topics and retry topics read or add."""
+
+
+def is_of_letter(name: str) -> bool:
+    """Whether only the node that makes a dead letter sets this header, because `mqctl dlq redrive`
+    trusts it. A header of the record with such a name is not copied to its letter."""
+    return name == DLQ_TARGET or name.startswith(DLQ_PREFIX)

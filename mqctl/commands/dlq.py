@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
@@ -28,6 +28,7 @@ from mqctl.redriving import (
     has_copy,
     is_letter,
     origin_of,
+    plan_of,
     restored_headers,
     target_of,
 )
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from mqd.client.transactional import TransactionalProducer
     from mqd.protocol.record_reader import Record
     from mqd.types import TopicPartition
+
+    Ranges: TypeAlias = Mapping[TopicPartition, tuple[int, int]]
 
 COMMANDS = {
     "list": ("mqctl.commands.dlq:list_", "List dead letters."),
@@ -188,20 +191,37 @@ def redrive(settings: Settings, topic: str, to: str | None, group: str | None, y
     Records and the offsets of a group are written in transactions, so a second run continues after
     the first. The dead letters stay: see `mqctl dlq purge`. Attempts begin again.
 
+    Whoever may write to the topic chooses where its letters go, and you write them with your own
+    permissions: check the list of topics before you confirm, or use --to.
+
     \b
     mqctl dlq redrive orders.dlq
     """
     owner = _group(topic, group)
     if to == topic:
         raise click.UsageError("--to is the topic of the dead letters itself: name another topic")
-    confirm(f"Write the dead letters of {topic!r} to {to or 'their original topics'}.", yes=yes)
+
+    async def look(client: ClusterClient) -> tuple[Ranges, str]:
+        if to is not None:
+            await described(client, to, settings.timeout_s)
+        ranges = await log_ranges(client, topic, settings.timeout_s)
+        if yes:
+            return ranges, ""
+        progress = await _progress(client, owner, ranges, settings.timeout_s, stable=False)
+        targets = Counter[str | None]()
+        letters = _wanted(client, ranges, progress, settings.timeout_s)
+        async with aclosing(letters):  # type: ignore[type-var]
+            async for _, letter in letters:
+                targets[to or target_of(letter)] += 1
+        return ranges, plan_of(topic, targets)
+
+    # Letters that arrive after the list was shown are left to the next run.
+    ranges, plan = run(settings, look)
+    confirm(plan, yes=yes)
 
     async def work(client: ClusterClient) -> Redrive:
         from mqd.client.transactional import open_transactional_producer
 
-        if to is not None:
-            await described(client, to, settings.timeout_s)
-        ranges = await log_ranges(client, topic, settings.timeout_s)
         async with open_transactional_producer(
             client, owner, timeout_s=settings.timeout_s
         ) as producer:
@@ -211,7 +231,9 @@ def redrive(settings: Settings, topic: str, to: str | None, group: str | None, y
         return work
 
     done = run(settings, work)
-    print_message(f"Wrote {done.written} records again.")
+    print_message(f"Wrote {done.written.total()} records again.")
+    for target, count in sorted(done.written.items()):
+        print_message(f"{count} to topic {target!r}.")
     for reason, count in done.left.items():
         print_message(f"Left {count} records: {reason}.")
 
@@ -254,6 +276,23 @@ async def _progress(
     }
 
 
+async def _wanted(
+    client: ClusterClient,
+    ranges: Ranges,
+    progress: Mapping[TopicPartition, PartitionProgress],
+    timeout_s: float,
+) -> AsyncIterator[tuple[TopicPartition, Record]]:
+    """The letters in these ranges that are not redriven yet."""
+    starts = {
+        place: (max(first, progress[place].start), last) for place, (first, last) in ranges.items()
+    }
+    records = committed_records(client, starts, timeout_s)
+    async with aclosing(records):  # type: ignore[type-var]
+        async for place, record in records:
+            if progress[place].wants(record.offset):
+                yield place, record
+
+
 class Redrive:
     """One run of `mqctl dlq redrive`."""
 
@@ -275,23 +314,18 @@ class Redrive:
         self._exists: dict[str, bool] = {}
         self._stopped: set[TopicPartition] = set()
         """The list of left letters is full: a later run continues here."""
-        self.written = 0
+        self.written: Counter[str] = Counter()
+        """Records by topic."""
         self.left: Counter[str] = Counter()
         """Letters that were not redriven, by reason."""
 
-    async def run(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> None:
+    async def run(self, ranges: Ranges) -> None:
         """Redrive the letters in these ranges: the log of each partition."""
         before = self._offsets()
-        starts = {
-            place: (max(first, self._progress[place].start), last)
-            for place, (first, last) in ranges.items()
-        }
         batch: list[tuple[TopicPartition, Record]] = []
-        records = committed_records(self._client, starts, self._timeout_s)
-        async with aclosing(records):  # type: ignore[type-var]
-            async for place, record in records:
-                if not self._progress[place].wants(record.offset):
-                    continue
+        letters = _wanted(self._client, ranges, self._progress, self._timeout_s)
+        async with aclosing(letters):  # type: ignore[type-var]
+            async for place, record in letters:
                 batch.append((place, record))
                 if len(batch) == _REDRIVEN_AT_ONCE:
                     await self._write(batch)
@@ -337,7 +371,6 @@ class Redrive:
                 problem = await self._redrive(record, originals)
                 if not problem:
                     self._progress[place].redriven(record.offset)
-                    self.written += 1
                 elif self._progress[place].leave(record.offset):
                     self.left[problem] += 1
                 else:
@@ -366,6 +399,7 @@ class Redrive:
             record = found
         headers = restored_headers(record.headers)
         await self._producer.enqueue(target, record.value, key=record.key, headers=headers)
+        self.written[target] += 1
         return ""
 
 

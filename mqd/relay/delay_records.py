@@ -44,6 +44,7 @@ from mqd.delay_names import (
     ORIGIN_TIMESTAMP,
     ORIGIN_TOPIC,
     REPEATS,
+    is_of_letter,
 )
 from mqd.protocol.record_reader import Record
 from mqd.relay.delay_headers import BadHeader, Headers, RecordTimes, next_occurrence, times_of
@@ -183,11 +184,16 @@ def _dead(
     }
     if topic.is_retry:
         added |= _first_failure(source, record)
-    return Outcome((Outgoing(topic.dead_letters, _with_headers(record, added)),), cause)
+    others = [name for name, _ in record.headers if is_of_letter(name)]
+    return Outcome((Outgoing(topic.dead_letters, _with_headers(record, added, others)),), cause)
 
 
 def _first_failure(source: TopicPartition, record: Record) -> dict[str, str]:
-    """Where the record failed first, if its consumer has sent that, and where it waited."""
+    """Where the record failed first, if its consumer has sent that, and where it waited. Not of a
+    record without key and value: `mqctl dlq redrive` reads it where its letter says that it is, so
+    its producer must not choose that place."""
+    if record.key is None and record.value is None:
+        return {}
     found = {name: (content or b"").decode("utf-8", "replace") for name, content in record.headers}
     numbers = (ORIGIN_PARTITION, ORIGIN_OFFSET, ORIGIN_TIMESTAMP)
     if not found.get(ORIGIN_TOPIC) or any(_offset_in(record, name) is None for name in numbers):

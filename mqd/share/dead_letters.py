@@ -19,10 +19,10 @@ from mqd.delay_names import (
     DLQ_MESSAGE,
     DLQ_OFFSET,
     DLQ_PARTITION,
-    DLQ_PREFIX,
     DLQ_TIMESTAMP,
     DLQ_TOPIC,
     RESERVED_PREFIX,
+    is_of_letter,
 )
 from mqd.protocol.record_reader import Record
 from mqd.relay.names import shortened
@@ -112,6 +112,6 @@ def letter(
     if not copies:
         return Record(0, now_ms, None, None, headers)
     own: Sequence[tuple[str, bytes | None]] = [
-        header for header in record.headers if not header[0].startswith(DLQ_PREFIX)
+        header for header in record.headers if not is_of_letter(header[0])
     ]
     return Record(0, now_ms, record.key, record.value, [*own, *headers])

@@ -54,8 +54,11 @@ async def test_letters_without_a_copy(tmp_path: Path) -> None:
             assert "is not a dead letter" in refused and "mqctl topic trim orders" in refused
             missing = await mqctl("dlq", "redrive", "dead", "--to", "typo", "--yes", fails=True)
             assert "typo" in missing
+            plan = await mqctl("dlq", "redrive", "dead", fails=True)
+            assert "'gone': 1" in plan and "'orders': 3" in plan and "left: 1" in plan, plan
+            assert "re-run with --yes" in plan
             done = await mqctl("dlq", "redrive", "dead", "--yes")
-            assert "Wrote 1 records again." in done, done
+            assert "Wrote 1 records again." in done and "1 to topic 'orders'." in done, done
             assert "Left 2 records: they have no copy" in done
             assert "Left 1 records: topic 'gone' does not exist" in done
             assert "Left 1 records: they name no original topic. Use --to." in done

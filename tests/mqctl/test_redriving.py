@@ -13,6 +13,7 @@ from mqctl.redriving import (
     encode_left,
     has_copy,
     origin_of,
+    plan_of,
     restored_headers,
     target_of,
 )
@@ -91,6 +92,16 @@ def test_originals_are_read_without_long_gaps() -> None:
     wanted = {(a, 5), (a, 7), (a, 1007), (a, 2008), (b, 3)}
     assert first_runs(wanted) == {a: (5, 1007), b: (3, 3)}
     assert first_runs({(a, 2008)}) == {a: (2008, 2008)}
+
+
+def test_the_plan_names_each_topic_with_its_count() -> None:
+    assert plan_of("dead", {"orders": 3, None: 2, "a\x1b[2J": 1}).splitlines() == [
+        "Write the dead letters of 'dead' to these topics:",
+        "  'a\\x1b[2J': 1",
+        "  'orders': 3",
+        "  none, so they are left: 2",
+    ]
+    assert plan_of("dead", {}) == "All dead letters of 'dead' are redriven."
 
 
 def test_headers_of_delays_and_letters_are_removed() -> None:

@@ -180,6 +180,21 @@ def test_a_dead_letter_names_where_the_record_failed_first() -> None:
         assert headers(last)["__dlq.errors.offset"] == "7", "all of it, or nothing"
 
 
+def test_a_record_does_not_choose_what_its_letter_says() -> None:
+    """`mqctl dlq redrive` reads and writes the topics that a letter names."""
+    forged = {"mqd-dlq-target": "payments", "__dlq.errors.group": "g", "__dlq.errors.x": "1"}
+    one = record(mqd_attempts="2", own="1")
+    one = one._replace(headers=[*one.headers, *((n, t.encode()) for n, t in forged.items())])
+    found = headers(outcome(RETRY, one))
+    assert found["mqd-dlq-target"] == "orders" and found["own"] == "1"
+    assert not {"__dlq.errors.group", "__dlq.errors.x"} & set(found)
+    bare = record(mqd_attempts="2", **ORIGIN)._replace(key=None, value=None)
+    found = headers(outcome(RETRY, bare))
+    assert (found["__dlq.errors.topic"], found["__dlq.errors.offset"]) == ("orders.delay", "7"), (
+        "it looks like a letter without a copy, so the original is read there"
+    )
+
+
 def test_a_schedule_without_a_key_is_refused() -> None:
     """No tombstone could end it."""
     one = record(mqd_cron="* * * * *")._replace(key=None)

@@ -252,7 +252,9 @@ async def test_a_topic_that_does_not_exist(
 
 
 def test_a_letter() -> None:
-    record = Record(7, 77, b"k", b"v", [("h", b"x"), ("__dlq.errors.topic", b"older")])
+    """Its producer does not choose where the letter is redriven."""
+    own = [("h", b"x"), ("__dlq.errors.topic", b"older"), ("mqd-dlq-target", b"payments")]
+    record = Record(7, 77, b"k", b"v", own)
     made = letter(
         SOURCE, Archiving(Offset(7), 2, 5), record, cause=REJECTED, copies=True, now_ms=99
     )
