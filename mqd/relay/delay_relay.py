@@ -123,6 +123,7 @@ class DelayRelay:
             calls=env.calls,
             entropy=env.entropy,
             begins=env.shared.begins,
+            on_retry=self._warn,
         )
         self._index = self._new_index()
         self._records = RecordLookup(env.logs, env.disk, env.shared, partition)
@@ -184,19 +185,25 @@ class DelayRelay:
                 error,
             )
             return
+        self._warn(error)
+        if self._stall.note():
+            logger.info("relay begins again partition=%s reason=%s", self._place, error)
+
+    def _warn(self, error: MqError) -> None:
+        """Log a failure if there were only failures for some time."""
         seconds = self._stall.failed(self._env.clock.monotonic())
-        if seconds is not None:
-            logger.warning(
-                "relay is stuck, will retry partition=%s target=%s seconds=%.0f reason=%r "
-                "remedy=%r",
-                self._place,
-                self._topic.target,
-                seconds,
-                str(error),
-                remedy_of(error),
-            )
+        if seconds is None:
             return
-        logger.info("relay begins again partition=%s reason=%s", self._place, error)
+        topics = filter(None, (self._topic.target, self._topic.dead_letters, self._place.topic))
+        cause = self._producer.explained(error, topics)
+        logger.warning(
+            "relay is stuck, will retry partition=%s target=%s seconds=%.0f reason=%r remedy=%r",
+            self._place,
+            self._topic.target,
+            seconds,
+            str(cause),
+            remedy_of(cause),
+        )
 
     def _note_success(self) -> None:
         if self._stall.ended():
@@ -557,6 +564,7 @@ class DelayRelay:
         """The transaction with this progress is committed."""
         self._index.confirm(progress)
         self._loaded, self._attempted = progress, None
+        self._note_success()
 
     async def _wait(self) -> None:
         """Until the next record is due, or new records are committed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping
 from typing import Any, NamedTuple, Protocol
 
+from mqd.errors import MqError
 from mqd.types import NodeId, Offset, TopicPartition
 
 
@@ -21,6 +22,10 @@ class Calls(Protocol):
 
     def leader_of(self, topic_partition: TopicPartition) -> NodeId | None:
         """None while there is none."""
+        ...
+
+    def problem_of(self, topic: str) -> MqError | None:
+        """Why a partition of this topic takes no records now, as far as the metadata shows."""
         ...
 
     def request(

@@ -20,9 +20,9 @@ One task calls a producer at a time. Cancel-safe: after a cancellation, begin at
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -36,10 +36,8 @@ from mqd.protocol.record_reader import Record
 from mqd.relay.ports import Calls, Progress
 from mqd.types import NO_EPOCH, NO_OFFSET, NO_PRODUCER_ID, NodeId, TopicPartition
 
-logger = logging.getLogger(__name__)
-
-WRITE_SECONDS: Final = 30.0
-"""For so long, `write` repeats requests whose error may pass."""
+STEPS_SECONDS: Final = 30.0
+"""For so long, a method repeats requests whose error may pass."""
 TRANSACTION_TIMEOUT_MS: Final = 60_000
 """After this time, the coordinator aborts a transaction of a node that is gone. The next owner
 aborts it sooner."""
@@ -51,7 +49,6 @@ _CONCURRENT_SECONDS: Final = 0.005
 """The first pause while the markers of the previous transaction are written. Each further one is
 twice as long."""
 _CONCURRENT_DOUBLINGS: Final = 5
-_WARN_EVERY_ATTEMPTS: Final = 30
 _INIT, _ADD, _ADD_OFFSETS, _COMMIT, _END, _FETCH, _PRODUCE = (
     ("init_producer_id", 4),
     ("add_partitions_to_txn", 3),
@@ -120,8 +117,10 @@ class RelayProducer:
         entropy: Entropy,
         transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
         begins: Mapping[NodeId | None, trio.Semaphore] | None = None,
+        on_retry: Callable[[MqError], None] | None = None,
     ) -> None:
-        """`begins`: how many producers may begin an epoch at each coordinator at the same time."""
+        """`begins`: how many producers may begin an epoch at each coordinator at the same time.
+        `on_retry(error)`: a request failed, and is repeated."""
         self.transactional_id = transactional_id
         self.group_id = group_id
         self._calls = calls
@@ -133,12 +132,26 @@ class RelayProducer:
         self._sequences: defaultdict[TopicPartition, int] = defaultdict(int)
         self._is_usable = False
         """Whether an epoch has begun, and no write of it has failed."""
+        self._on_retry = on_retry
+        self._last_error: MqError | None = None
+        """The one that was repeated last, until an epoch begins or a write ends."""
+
+    def explained(self, error: MqError, topics: Iterable[str]) -> MqError:
+        """The cause of an error, as far as it is known. The records go to these topics.
+
+        CONCURRENT_TRANSACTIONS that stays: the markers of an earlier transaction cannot be written.
+        """
+        if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
+            return error
+        problems = (self._calls.problem_of(topic) for topic in topics)
+        known = next((problem for problem in problems if problem is not None), self._last_error)
+        return error if known is None else known
 
     async def begin_epoch(self) -> None:
         """Fence the earlier producers of this id. Their open transaction is aborted, or its commit
-        completed, before this returns. Repeats until it succeeds.
+        completed, before this returns.
 
-        Raises MqError for an error that no repetition removes.
+        Raises MqError: then call it again.
         """
         self._is_usable = False
 
@@ -153,7 +166,9 @@ class RelayProducer:
                     },
                 )
 
-        response = await self._repeated("begin a producer epoch", initialize)
+        with self._limited("no producer epoch began"):
+            response = await self._repeated("begin a producer epoch", initialize)
+        self._last_error = None
         self._producer_id = response["producer_id"]
         self._epoch = response["producer_epoch"]
         self._sequences.clear()
@@ -196,7 +211,8 @@ class RelayProducer:
                         found[place] = Progress(row["committed_offset"], row["metadata"] or "")
             return found
 
-        return await self._repeated("read the progress", fetch)
+        with self._limited("the progress was not read"):
+            return await self._repeated("read the progress", fetch)
 
     async def write(
         self,
@@ -216,7 +232,7 @@ class RelayProducer:
         assert progress, "records without progress would be written twice after a failover"
         self._is_usable = False
         wanted = {place: some for place, some in records.items() if some}
-        with trio.move_on_after(WRITE_SECONDS):
+        with self._limited("the transaction did not end"):
             await self._add(wanted)
             await _all(
                 [
@@ -225,12 +241,8 @@ class RelayProducer:
                 ]
             )
             await self._end()
-            self._is_usable = True
-            return
-        raise MqError(
-            ErrorCode.REQUEST_TIMED_OUT,
-            f"the transaction of {self.transactional_id!r} did not end within {WRITE_SECONDS:g} s",
-        )
+        self._last_error = None
+        self._is_usable = True
 
     # -- steps of a transaction --------------------------------------------------------------------
 
@@ -377,6 +389,17 @@ class RelayProducer:
                 raise MqError(ErrorCode.NETWORK_EXCEPTION, str(error)) from error
         raise MqError(ErrorCode.NETWORK_EXCEPTION, f"node {node_id} does not respond")
 
+    @contextmanager
+    def _limited(self, what: str) -> Iterator[None]:
+        """Raises MqError, with the last error of the steps, if they do not end in time."""
+        with trio.move_on_after(STEPS_SECONDS) as scope:
+            yield
+        if scope.cancelled_caught:
+            known = self._last_error
+            code = ErrorCode.REQUEST_TIMED_OUT if known is None else known.code
+            cause = "" if known is None else f": {known.message}"
+            raise MqError(code, f"{what} within {STEPS_SECONDS:g} s{cause}")
+
     async def _repeated(
         self,
         what: str,
@@ -399,15 +422,7 @@ class RelayProducer:
                 if error.code is ErrorCode.NETWORK_EXCEPTION and not late_is_harmless:
                     raise
                 attempts += 1
-                if attempts % _WARN_EVERY_ATTEMPTS == 0:
-                    logger.warning(
-                        "relay step failed, will retry transactional_id=%s step=%r attempts=%d "
-                        "reason=%s",
-                        self.transactional_id,
-                        what,
-                        attempts,
-                        error,
-                    )
+                self._note(what, error)
                 if error.code is ErrorCode.CONCURRENT_TRANSACTIONS:
                     await trio.sleep(
                         _CONCURRENT_SECONDS * 2 ** min(concurrent, _CONCURRENT_DOUBLINGS)
@@ -415,6 +430,15 @@ class RelayProducer:
                     concurrent += 1
                     continue
             await trio.sleep(backoff_s(attempts - 1, self._entropy.random()))
+
+    def _note(self, what: str, error: MqError) -> None:
+        why = f": {error.message}" if error.message else ""
+        failed = MqError(error.code, f"cannot {what}{why}")
+        known = self._last_error
+        if known is None or error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
+            self._last_error = failed
+        if self._on_retry is not None:
+            self._on_retry(failed)
 
 
 def _check(code: int) -> None:

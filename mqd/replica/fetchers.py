@@ -330,6 +330,7 @@ class Fetchers:
             if failure is not None:
                 self._storage_failed(core, state, failure)
                 continue
+            state.succeeded()
             state.is_behind = append.high_watermark > partition.log.log_end_offset
             if partition.follower_progress(append.high_watermark, append.log_start_offset):
                 self._replica.follower_advanced(partition)

@@ -108,6 +108,7 @@ class PartitionFetchState:
         self.ready_at = now + self._backoff
 
     def succeeded(self) -> None:
+        """A response was applied, with its records in the log."""
         self._backoff = 0.0
 
     def request_row(self, partition_bytes_max: int) -> RequestedPartition | None:
@@ -324,7 +325,8 @@ class Follower:
     ) -> Action | None:
         log = state.partition.log
         if not row.error_code:
-            state.succeeded()
+            if not row.records:
+                state.succeeded()
             if row.diverging_epoch is not None:
                 self._name_again(state.key)
                 return Truncate(state, truncation_offset(state.partition, *row.diverging_epoch))

@@ -12,6 +12,7 @@ import trio
 
 from mqd.config import NodeConfig
 from mqd.controller.configs import CurrentConfig
+from mqd.controller.decision_options import MIN_INSYNC_REPLICAS
 from mqd.controller.delta import Delta
 from mqd.controller.image import TOPIC, MetadataImage
 from mqd.coordinator.group import requests
@@ -89,6 +90,10 @@ class _Options:
 
     def node(self, name: str) -> Any:
         return self._current()[name]
+
+    def min_insync_replicas(self, topic: str) -> int:
+        text = self._image().topic_configs(topic).get(MIN_INSYNC_REPLICAS)
+        return int(self.node(MIN_INSYNC_REPLICAS) if text is None else text)
 
     def group(self, group_id: str, name: str) -> Any:
         return group_option(name, self._current(), self._image().group_configs(group_id))
@@ -183,7 +188,11 @@ class Coordinators:
             create_topic=create_topic,
         )
         self.calls = NodeCalls(
-            node_id=node_id, node=lambda: self.node, forward=forward, create_topic=create_topic
+            node_id=node_id,
+            node=lambda: self.node,
+            forward=forward,
+            create_topic=create_topic,
+            min_insync_replicas=options.min_insync_replicas,
         )
         self.relay = RelayService(
             replica=replica,

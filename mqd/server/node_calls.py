@@ -35,13 +35,15 @@ class NodeCalls:
         node: Callable[[], Node],
         forward: Forwarder,
         create_topic: Callable[[str], None],
+        min_insync_replicas: Callable[[str], int],
     ) -> None:
         """`node()`: this node, once it serves. `create_topic(name)`: creates an internal topic
-        soon, if it does not exist."""
+        soon, if it does not exist. `min_insync_replicas(topic)`: the config of a topic."""
         self._node_id = node_id
         self._node = node
         self._forward = forward
         self._create_topic = create_topic
+        self._min_insync_replicas = min_insync_replicas
 
     def transaction_coordinator(self, transactional_id: str) -> NodeId | None:
         return self._coordinator(self._node().transactions, transactional_id)
@@ -52,6 +54,24 @@ class NodeCalls:
     def leader_of(self, topic_partition: TopicPartition) -> NodeId | None:
         partition = self._node().image.partition(*topic_partition)
         return None if partition is None or partition.leader == NO_NODE else partition.leader
+
+    def problem_of(self, topic: str) -> MqError | None:
+        image = self._node().image
+        found = image.topics.get(topic)
+        if found is None:
+            return None
+        wanted = self._min_insync_replicas(topic)
+        for index, partition in enumerate(found.partitions):
+            place = TopicPartition(topic, index)
+            if partition.leader == NO_NODE:
+                return MqError(ErrorCode.LEADER_NOT_AVAILABLE, f"{place} has no leader")
+            least, count = min(wanted, len(partition.replicas)), len(partition.isr)
+            if count < least:
+                return MqError(
+                    ErrorCode.NOT_ENOUGH_REPLICAS,
+                    f"in-sync replicas of {place}: {count}, min.insync.replicas: {least}",
+                )
+        return None
 
     async def request(
         self, node_id: NodeId, owner: str, api: str, version: int, body: Mapping[str, Any]

@@ -120,7 +120,9 @@ class DeadLetterWriter:
                     await trio.sleep(RETRY_SECONDS)
             except MqError as error:
                 self._written = None
-                self._warn(f"{error.code.name} {error.message}")
+                target = self._target()
+                cause = self._producer.explained(error, () if target is None else [target.topic])
+                self._warn(f"{cause.code.name} {cause.message}")
                 await trio.sleep(RETRY_SECONDS)
 
     async def _step(self) -> None:

@@ -43,7 +43,7 @@ class ScriptedCalls:
         self.requests: list[str] = []
         self.bodies: list[Mapping[str, Any]] = []
         self.faults: dict[str, list[ErrorCode | None]] = {}
-        self.leader: NodeId | None = NodeId(1)
+        self.problems: dict[str, MqError] = {}
 
     def transaction_coordinator(self, transactional_id: str) -> NodeId | None:
         return NodeId(1)
@@ -53,6 +53,9 @@ class ScriptedCalls:
 
     def leader_of(self, topic_partition: TopicPartition) -> NodeId | None:
         return NodeId(3)
+
+    def problem_of(self, topic: str) -> MqError | None:
+        return self.problems.get(topic)
 
     async def request(
         self, node_id: NodeId, owner: str, api: str, version: int, body: Mapping[str, Any]
@@ -125,12 +128,15 @@ _RESPONSES: dict[str, Callable[[Mapping[str, Any], int], Mapping[str, Any]]] = {
 }
 
 
-def relay(calls: Any, *, seed: int = 1) -> RelayProducer:
+def relay(
+    calls: Any, *, seed: int = 1, on_retry: Callable[[MqError], None] | None = None
+) -> RelayProducer:
     return RelayProducer(
         transactional_id=ID,
         group_id=ID,
         calls=calls,
         entropy=RandomEntropy(random.Random(seed)),
+        on_retry=on_retry,
     )
 
 
@@ -214,6 +220,51 @@ async def test_records_that_a_leader_never_accepts(autojump_clock: trio.testing.
         await producer.write({TARGETS[0]: records(b"a")}, {SOURCE: Progress(6)})
     assert raised.value.topic_partition == TARGETS[0]
     assert "end_txn" not in calls.requests
+
+
+ENDLESS = 10_000
+
+
+@pytest.mark.parametrize(
+    "code",
+    [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.LEADER_NOT_AVAILABLE],
+)
+async def test_the_cause_of_a_failure_is_known_as_long_as_it_lasts(
+    code: ErrorCode, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Also when only the markers of the transaction are left to write."""
+    calls, retries = ScriptedCalls(), list[MqError]()
+    producer = relay(calls, on_retry=retries.append)
+    await producer.begin_epoch()
+    calls.faults["produce"] = [code] * ENDLESS
+    with pytest.raises(MqError) as raised:
+        await producer.write({TARGETS[0]: records(b"a")}, {SOURCE: Progress(6)})
+    cause = f"{code.name}: cannot write to orders-0"
+    assert str(retries[0]) == cause and len(retries) > 20
+    assert raised.value.code is code
+    assert "did not end within 30 s: cannot write to orders-0" in raised.value.message
+
+    calls.faults["init_producer_id"] = [ErrorCode.CONCURRENT_TRANSACTIONS] * ENDLESS
+    with pytest.raises(MqError) as raised:
+        await producer.begin_epoch()
+    assert raised.value.code is code and "no producer epoch began" in raised.value.message
+    assert retries[-1].code is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert str(producer.explained(retries[-1], ["orders"])) == cause
+
+    calls.faults.clear()
+    await producer.begin_epoch()
+    assert producer.explained(retries[-1], ["orders"]) is retries[-1], "the cause has ended"
+
+
+async def test_the_metadata_shows_why_an_earlier_transaction_does_not_end() -> None:
+    calls = ScriptedCalls()
+    calls.problems["orders.dlq"] = problem = MqError(ErrorCode.LEADER_NOT_AVAILABLE)
+    open_one = MqError(ErrorCode.CONCURRENT_TRANSACTIONS)
+    other = MqError(ErrorCode.NETWORK_EXCEPTION)
+    producer = relay(calls)
+    assert producer.explained(open_one, ["orders", "orders.dlq"]) is problem
+    assert producer.explained(open_one, ["orders"]) is open_one
+    assert producer.explained(other, ["orders.dlq"]) is other
 
 
 async def test_few_producers_begin_an_epoch_at_the_same_time(

@@ -440,6 +440,24 @@ async def test_a_full_disk_is_checked_at_intervals(
         await until(lambda: (0, 1) in node.leaders[1].offsets())
 
 
+async def test_appends_to_a_full_disk_are_retried_at_longer_and_longer_intervals(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness = Harness(tmp_path, disk=(disk := FaultyDisk()))
+    await harness.service.start()
+    node = Node(harness)
+    partition = node.partition(0)
+    node.leaders[1].batches = {0: [records(0)]}
+    disk.free = 0
+    partition.log.failure = LogFailure("no space", is_retriable=True)
+    async with running(node):
+        await trio.sleep(20)
+        assert 20 <= caplog.text.count("cannot append fetched records") <= 30
+        disk.free, freed_at = 1 << 40, trio.current_time()
+        await until(lambda: partition.log.log_end_offset == 1)
+        assert trio.current_time() - freed_at < OPTIONS.backoff_seconds + 0.1
+
+
 async def test_responses_for_a_partition_that_is_no_longer_followed_do_nothing(
     node: Node, autojump_clock: trio.testing.MockClock
 ) -> None:

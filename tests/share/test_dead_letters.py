@@ -125,6 +125,9 @@ class Leader:
 
     # -- the producer
 
+    def explained(self, error: MqError, topics: Sequence[str]) -> MqError:
+        return error
+
     async def begin_epoch(self) -> None:
         await self.world.step()
         self.world.producer_epoch += 1
