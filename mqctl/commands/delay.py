@@ -145,6 +145,34 @@ def list_(settings: Settings, topic: str, limit: int) -> None:
     settings.show_found(PENDING, rows[:limit])
 
 
+def warn_of_pending(settings: Settings, topic: str) -> None:
+    """Print how many records are not relayed if the topic becomes an ordinary one."""
+
+    async def work(client: ClusterClient) -> tuple[str, int]:
+        from mqd.relay.delay_topic import DelayTopic
+
+        configured = DelayTopic.of(await configs_of(client, topic, settings.timeout_s))
+        if configured is None:
+            return "", 0
+        committed = await committed_of(client, topic, settings.timeout_s)
+        pending = await _pending(
+            client, topic, configured, committed, settings.timeout_s, most=CHECKED_MAX
+        )
+        return configured.target, len(pending)
+
+    try:
+        target, count = run(settings, work)
+    except Failure as failure:
+        print_message(f"warning: pending records were not counted: {failure.message}")
+        return
+    if count:
+        print_message(
+            f"warning: {count} records of {topic} are pending. Without {TARGET_CONFIG}, no relay "
+            "writes them to the target, and retention may delete them. To relay them, run "
+            f"`mqctl topic config set {topic} {TARGET_CONFIG}={target}`."
+        )
+
+
 async def _delay_topic(client: ClusterClient, topic: str, timeout_s: float) -> DelayTopic:
     from mqd.relay.delay_topic import DelayTopic
 

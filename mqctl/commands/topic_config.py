@@ -6,6 +6,7 @@ import click
 
 from mqctl.app import LazyGroup, Settings, options, parse_pairs
 from mqctl.configs import alter, show
+from mqd.delay_names import TARGET_CONFIG
 
 COMMANDS = {
     "get": (
@@ -63,9 +64,16 @@ def set_(settings: Settings, topic: str, pairs: tuple[str, ...], dry_run: bool) 
 def unset(settings: Settings, topic: str, names: tuple[str, ...], dry_run: bool) -> None:
     """Reset configuration keys of TOPIC to the defaults of the cluster.
 
+    Without mqd.delay.target, a topic is no delay topic any more. A warning has the number of its
+    pending records; the command reads at most 100,000 records to count them.
+
     \b
     mqctl topic config unset orders retention.ms
     """
+    if TARGET_CONFIG in names:
+        from mqctl.commands.delay import warn_of_pending
+
+        warn_of_pending(settings, topic)
     alter(settings, "topic", topic, "DELETE", dict.fromkeys(names), dry_run=dry_run)
 
 

@@ -17,6 +17,7 @@ from typing import Final
 
 import trio
 
+from mqd.delay_names import TARGET_CONFIG
 from mqd.errors import StorageError
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk
@@ -135,8 +136,9 @@ class RelayService:
             self._delay_topics.discard(place.topic)
         elif topic is not None:
             self._delay_topics.add(place.topic)
+        reason = f"its topic has no {TARGET_CONFIG}" if topic is None else ""
         if partition.is_internal or not partition.is_leader:
-            topic = None
+            topic, reason = None, "this node no longer leads the partition"
         if led is not None and (
             topic is None
             or led.partition is not partition
@@ -144,6 +146,10 @@ class RelayService:
         ):
             led.scope.cancel()
             del self._led[place]
+            if not reason:
+                is_same = topic == led.topic
+                reason = "a leader epoch began" if is_same else "the configs of its topic changed"
+            logger.info("relay ends partition=%s reason=%r", place, reason)
             led = None
         if topic is not None and led is None:
             led = self._led[place] = _Led(partition, topic)

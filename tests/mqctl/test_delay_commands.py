@@ -25,6 +25,8 @@ async def test_commands(tmp_path: Path) -> None:
     async with node(tmp_path) as running:
         address = f"127.0.0.1:{running.port}"
 
+        messages: list[str] = []
+
         async def mqctl(*arguments: str, fails: bool = False) -> Any:
             """The output, from JSON if there is any."""
             command = [sys.executable, "-m", "mqctl", *arguments, "-b", address, "-o", "json"]
@@ -33,7 +35,8 @@ async def test_commands(tmp_path: Path) -> None:
             )
             text = ran.stdout.decode()
             assert bool(ran.returncode) == fails, text
-            _, _, rows = text.partition("\n[")  # after a message
+            message, _, rows = text.partition("\n[")  # after a message
+            messages.append(message)
             text = f"[{rows}" if rows.strip(" ]\n") else text
             return json.loads(text) if text[:1] in "[{" else text
 
@@ -63,6 +66,12 @@ async def test_commands(tmp_path: Path) -> None:
         [row] = await listed(1, "delay", "list", "orders.delay")
         assert row["key"] == "b"
         assert (row["schedule"], row["expires"]) == (None, False)
+        unset = ("topic", "config", "unset", "orders.delay", "mqd.delay.target")
+        await mqctl(*unset)
+        assert "warning: 1 records of orders.delay are pending" in messages[-1]
+        assert "mqctl topic config set orders.delay mqd.delay.target=orders" in messages[-1]
+        await mqctl(*unset)
+        assert "warning: pending records were not counted" not in messages[-1]
         await mqctl("topic", "create", "plans", "-c", "mqd.delay.target=orders")
         async with connect(address) as client, open_producer(client) as producer:
             january = [("mqd-cron", b"0 0 1 1 *"), ("mqd-ttl", b"5")]
