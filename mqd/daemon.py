@@ -210,7 +210,7 @@ class Daemon:
             entropy=seams.entropy,
             disk=seams.disk,
             forward=self.forwarder,
-            new_producer_id=self.controller.next_producer_id,
+            new_producer_id=self.controller.next_transactional_producer_id,
             create_topic=self.controller.create_topic_soon,
         )
         self.publisher = MetadataPublisher(NodeId(self.me.id), self.config, self.replica)

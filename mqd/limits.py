@@ -399,7 +399,9 @@ PRODUCER_IDS_PER_BLOCK = 1_000
 """Producer ids in one block from the controller. The unused ids of a block are lost when the node
 stops.
 """
-PRODUCER_ID_MAX = 2**63 - 1
+TRANSACTIONAL_PRODUCER_IDS_FROM = 2**48
+"""The producer ids of transactional ids begin here. All others are smaller. The leaders refuse a
+batch with such an id that is in no transaction (mqd/log/appending.py)."""
 TOPICS_CREATED_SOON_MAX = 1_000
 """Topics that wait for automatic creation after a metadata request. Above this, the client must
 retry.

@@ -1,4 +1,6 @@
-"""Producer ids for this node's transaction coordinators, from blocks of the controller (I17)."""
+"""Producer ids for clients and transaction coordinators of this node, from blocks of the controller
+(I17).
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from mqd.controller.channel import OWN_REQUEST_TIMEOUT_S, ControllerChannel
 from mqd.controller.operations import Operations
 from mqd.controller.producer_ids import AllocateProducerIds, ProducerIdBlock
 from mqd.errors import ErrorCode, MqError
+from mqd.limits import TRANSACTIONAL_PRODUCER_IDS_FROM
 from mqd.types import NodeId
 
 
@@ -24,8 +27,9 @@ class ProducerIdManager:
         self._block = range(0)
         self._lock = trio.Lock()
 
-    async def next_producer_id(self) -> int:
-        """An id that no other producer of this cluster has, had or will have.
+    async def next_producer_id(self, *, transactional: bool) -> int:
+        """An id that no other producer of this cluster has, had or will have. That of a
+        transactional id is at least TRANSACTIONAL_PRODUCER_IDS_FROM.
 
         Waits for the controller if the block is used up.
         """
@@ -35,7 +39,7 @@ class ProducerIdManager:
                 self._block = range(first, first + length)
             producer_id = self._block[0]
             self._block = self._block[1:]
-            return producer_id
+            return producer_id + (TRANSACTIONAL_PRODUCER_IDS_FROM if transactional else 0)
 
     async def _allocate(self) -> ProducerIdBlock:
         """A new block for this node.

@@ -15,7 +15,7 @@ from mqd.controller.image import MetadataImage
 from mqd.controller.records import SetNextProducerId
 from mqd.controller.result import ControllerResult
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import PRODUCER_ID_MAX, PRODUCER_IDS_PER_BLOCK
+from mqd.limits import PRODUCER_IDS_PER_BLOCK, TRANSACTIONAL_PRODUCER_IDS_FROM
 from mqd.types import NodeId
 
 
@@ -40,7 +40,7 @@ def decide_allocate_producer_ids(
     """Reply: ProducerIdBlock. Raises BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH."""
     registered_broker(image, op.node_id, op.broker_epoch)
     first = image.next_producer_id
-    if first > PRODUCER_ID_MAX - PRODUCER_IDS_PER_BLOCK:
+    if first > TRANSACTIONAL_PRODUCER_IDS_FROM - PRODUCER_IDS_PER_BLOCK:
         raise MqError(
             ErrorCode.UNKNOWN_SERVER_ERROR, "All producer ids of this cluster are used up."
         )

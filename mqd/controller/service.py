@@ -195,4 +195,8 @@ class ControllerService:
 
     async def next_producer_id(self) -> int:
         """An id that no other producer of this cluster has, had or will have (I17)."""
-        return await self._producer_ids.next_producer_id()
+        return await self._producer_ids.next_producer_id(transactional=False)
+
+    async def next_transactional_producer_id(self) -> int:
+        """The same, for a transactional id."""
+        return await self._producer_ids.next_producer_id(transactional=True)

@@ -11,7 +11,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import SEGMENTS_UNSYNCED_MAX
+from mqd.limits import SEGMENTS_UNSYNCED_MAX, TRANSACTIONAL_PRODUCER_IDS_FROM
 from mqd.log.admission import (
     COMPRESSED_RECORDS_BYTES,
     RECORD_BYTES_MIN,
@@ -116,6 +116,13 @@ def plan_append(
             raise MqError(ErrorCode.INVALID_RECORD, reason)
         else:
             transactional = attributes & TRANSACTIONAL_MASK
+            if producer_id >= TRANSACTIONAL_PRODUCER_IDS_FROM and not transactional:
+                # Otherwise anyone with the id could raise its epoch, and so fence its owner.
+                raise MqError(
+                    ErrorCode.INVALID_TXN_STATE,
+                    f"producer {producer_id} belongs to a transactional id, and the batch is in no "
+                    "transaction",
+                )
             if transactional or producers.open:
                 seen = producers.check_with_transactions(
                     producer_id,

@@ -38,7 +38,8 @@ class Admissions:
         """Why it was refused. None if it was not refused lately: begins it."""
         until, error = self._refusals.get(admission, (now, None))
         if error is not None and now < until:
-            return error
+            # A new one each time: an exception keeps the frames through which it was raised.
+            return MqError(error.code, error.message)
         self._refusals.pop(admission, None)
         if admission not in self._running and len(self._running) < ADMISSIONS_MAX:
             self._running[admission] = None

@@ -204,10 +204,8 @@ class LargeProduce:
         )
         large.transactional_id, large.acks, timeout_ms, topics = request
         transactional_id = large.transactional_id
-        if (
-            transactional_id is not None
-            and self._node.authorizer.enforces
-            and not self._appender.may_write_to_transaction(pending.connection, transactional_id)
+        if transactional_id is not None and not self._appender.may_write_to_transaction(
+            pending.connection, transactional_id
         ):
             large.transactional_id = None
             denied = await finished_in_slices(denied_topics(view, topics))

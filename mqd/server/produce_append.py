@@ -194,16 +194,14 @@ class Appender:
         )
 
     def may_write_to_transaction(self, connection: Connection, transactional_id: bytes) -> bool:
-        """Whether the client may use a transactional id. Callers skip this without an
-        authorizer.
-        """
-        permissions = hot_permissions(self._node, connection)
-        if permissions is None:
-            return True
+        """Whether the client may use a transactional id. Nobody may use those of nodes."""
         name = transactional_id.decode(errors="replace")
         of_type = ResourceType.TRANSACTIONAL_ID
         if not may_be_used_by_clients(of_type, name, Operation.WRITE):
             return False
+        permissions = hot_permissions(self._node, connection)
+        if permissions is None:
+            return True
         rule = permissions.rule(Operation.WRITE, of_type, name)
         now = connection.owner.now
         self._node.audit.note(permissions, Operation.WRITE, of_type, name, rule, "Produce", now)

@@ -73,9 +73,8 @@ def log_start_moved(partition: SharePartition, log_start_offset: Offset) -> bool
         one.last - first + 1 for first, one in removed if one.state is RecordState.ACQUIRED
     )
     moved = states.remove_before(log_start_offset)
-    if moved and partition.affinity is not None:
-        for offset in partition.affinity.before(states.start_offset):
-            partition.ended_by_key(offset, offset, RecordState.ARCHIVED)
+    if moved:
+        partition.ended_by_key(0, states.start_offset - 1, RecordState.ARCHIVED)
     return moved
 
 

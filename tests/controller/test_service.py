@@ -29,6 +29,7 @@ from mqd.controller.records import (
 )
 from mqd.controller.service import ControllerService
 from mqd.errors import ErrorCode, MqError
+from mqd.limits import TRANSACTIONAL_PRODUCER_IDS_FROM
 from mqd.raft.machine import NotLeader, OutcomeUnknown
 from mqd.types import NO_NODE, IsrChange, IsrOutcome, NodeId, TopicPartition
 from tests.controller.cluster import CLUSTER, FakeQuorum, make_controller, new_topic
@@ -233,7 +234,10 @@ async def test_an_expired_request_is_not_carried_out() -> None:
 async def test_producer_ids_are_never_reused_even_after_a_restart() -> None:
     controller, quorum = await registered()
     ids = [await controller.next_producer_id() for _ in range(1001)]
-    assert len(set(ids)) == 1001
+    assert len(set(ids)) == 1001 and max(ids) < TRANSACTIONAL_PRODUCER_IDS_FROM
+    of_transactional_id = await controller.next_transactional_producer_id()
+    assert of_transactional_id - TRANSACTIONAL_PRODUCER_IDS_FROM not in ids
+    assert of_transactional_id >= TRANSACTIONAL_PRODUCER_IDS_FROM
     restarted, _ = make_controller(quorum.machines[0], quorum=quorum, seed=2)
     await restarted.register(
         Register(ONE, CLUSTER, restarted.lifecycle.incarnation, "localhost", 9091, None)

@@ -10,7 +10,11 @@ from typing import Any
 import pytest
 
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import RECORDS_COMPRESSED_MAX, SEGMENTS_UNSYNCED_MAX
+from mqd.limits import (
+    RECORDS_COMPRESSED_MAX,
+    SEGMENTS_UNSYNCED_MAX,
+    TRANSACTIONAL_PRODUCER_IDS_FROM,
+)
 from mqd.log.appending import Appended, plan_append
 from mqd.log.log_config import LogConfig
 from mqd.log.partition_log import PartitionLog
@@ -146,6 +150,8 @@ def test_batches_that_clients_may_not_write_are_refused() -> None:
         is ErrorCode.INVALID_TXN_STATE
     )
     assert refusal(new_log(), batch(producer_id=1, sequence=-1)) is ErrorCode.INVALID_RECORD
+    foreign = batch(producer_id=TRANSACTIONAL_PRODUCER_IDS_FROM, epoch=32_000, sequence=0)
+    assert refusal(new_log(), foreign) is ErrorCode.INVALID_TXN_STATE, "it would fence its owner"
     assert refusal(new_log(), patched(batch(), ">h", 21, 5)) is ErrorCode.CORRUPT_MESSAGE
     assert plan(new_log(), batch(control=True, producer_id=1), client=False).base_offset == 0
 

@@ -24,6 +24,7 @@ from mqd.controller.records import CreateTopic
 from mqd.controller.replay import replay
 from mqd.delay_names import RESERVED_PREFIX
 from mqd.errors import ErrorCode, MqError
+from mqd.server.admissions import Admission, Admissions
 from mqd.server.producer_access import refusal
 from mqd.testing import Cluster, run
 from mqd.types import PRODUCER_ACCESS, PRODUCER_OWNER, TopicPartition
@@ -163,6 +164,16 @@ def test_another_id_waits_until_the_owner_is_idle() -> None:
             assert await committed(client) == [b"1", b"2"]
 
     run(main)
+
+
+def test_a_refusal_is_a_new_exception_each_time() -> None:
+    """An exception keeps the frames through which it was raised."""
+    admissions, one = Admissions(), Admission("id", "topic")
+    assert admissions.refusal(one, 0.0) is None
+    admissions.ended(one, MqError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "why"), 0.0)
+    first, second = admissions.refusal(one, 1.0), admissions.refusal(one, 1.0)
+    assert first is not None and second is not None and first is not second
+    assert (second.code, second.message) == (first.code, "why")
 
 
 @pytest.mark.parametrize("seed", seeds(1, range(12)))

@@ -116,6 +116,16 @@ def test_offsets_without_records_are_archived() -> None:
     assert partition.states.start_offset == 7
 
 
+def test_millions_of_offsets_without_records_take_no_time() -> None:
+    """A batch of an aborted transaction may say that it has so many."""
+    partition = started()
+    learn(partition, 0, A, A)
+    learn_keys(partition, [], 2, 2**40)
+    assert partition.next_fetch_offset() == 0
+    endings.log_start_moved(partition, 2**41)
+    assert partition.next_fetch_offset() == 2**41
+
+
 def test_bytes_bound_the_keys() -> None:
     partition = started()
     partition.limits = LIMITS._replace(state_bytes=1_000)

@@ -99,10 +99,8 @@ class Produce:
         replica = self._replica
         must_check = acks not in (1, -1, 0)
         denied: list[Topic] = []
-        if (
-            transactional_id is not None
-            and self._node.authorizer.enforces
-            and not self._appender.may_write_to_transaction(connection, transactional_id)
+        if transactional_id is not None and not self._appender.may_write_to_transaction(
+            connection, transactional_id
         ):
             transactional_id = None
             denied = all_slices(denied_topics(view, topics))

@@ -24,7 +24,7 @@ async def call_with_spare_id(
     try:
         return await node.transactions.call(op.transactional_id, op)
     except ProducerIdWanted:
-        spare = await node.controller.next_producer_id()
+        spare = await node.controller.next_transactional_producer_id()
         return await node.transactions.call(
             op.transactional_id, replace(op, spare_producer_id=spare)
         )

@@ -12,6 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from mqd.delay_names import RESERVED_PREFIX
 from mqd.errors import ErrorCode
 from mqd.limits import KIB, PRODUCED_AT_ONCE_BYTES_MAX
 from mqd.protocol import hot_produce
@@ -328,4 +329,20 @@ async def test_producers_of_two_transactions_in_one_request_are_refused(
         ]
         response = await client.request("produce", 9, produce_of(node, rows, transactional_id=TX))
         assert set(codes(response)) == {ErrorCode.INVALID_PRODUCER_ID_MAPPING}
+        assert (len(coordinator.requests), appended(node)) == (0, 0)
+
+
+@pytest.mark.parametrize("rows", [1, MANY])
+async def test_clients_never_use_the_transactional_ids_of_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    """Also without an authorizer: the records would be in the transactions of relays."""
+    async with rig(tmp_path) as node:
+        coordinator = ScriptedCoordinator(node, monkeypatch)
+        await create_many(node)
+        client = await node.connect()
+        wanted = [(index, part(0)) for index in range(rows)]
+        request = produce_of(node, wanted, transactional_id=f"{RESERVED_PREFIX}.delay.x.0")
+        response = await client.request("produce", 9, request)
+        assert set(codes(response)) == {ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
         assert (len(coordinator.requests), appended(node)) == (0, 0)
