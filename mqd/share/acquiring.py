@@ -202,7 +202,7 @@ class Acquirer:
             core.skip(read.offset, seen[-1].last_offset)
         if not rows:
             return None
-        self._timer.expect(core)
+        self._timer.expect(led)
         return Acquired(_bytes_of(read.part, seen, rows), rows)
 
     async def _acquire_in_thread(
@@ -268,7 +268,7 @@ class Acquirer:
         if not rows:
             return None
         assert are_apart(rows, found.expired), "expired (I66)"
-        self._timer.expect(core)
+        self._timer.expect(led)
         return Acquired(_bytes_of(read.part, batches, rows), rows)
 
     @staticmethod

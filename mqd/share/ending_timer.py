@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import logging
 import math
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from mqd.io.clock import Clock
 from mqd.protocol.slices import Slices
 from mqd.share import endings
 from mqd.share.led_partitions import LedSharePartition, LedSharePartitions
-from mqd.share.ports import InSlices
+from mqd.share.ports import InSlices, ShareKey
 from mqd.share.share_partition import SharePartition
 from mqd.share.values import Update
 
@@ -26,26 +27,36 @@ WriteUpdate = Callable[[LedSharePartition, Update], Any]
 
 
 class EndingTimer:
+    """It visits a share partition when its first lock or delay ends; with delayed records, also
+    every DELAY_CHECK_SECONDS. A lock whose records are acknowledged ends, too. So there is at most
+    one visit for each acquisition, however many share partitions there are."""
+
     def __init__(self, partitions: LedSharePartitions, clock: Clock, in_slices: InSlices) -> None:
         self._partitions = partitions
         self._clock = clock
         self._in_slices = in_slices
+        self._endings: list[tuple[float, ShareKey]] = []
+        """A heap of (monotonic seconds, share partition). An entry is out of date unless the share
+        partition `ends_at` that time."""
         self._earlier_deadline = trio.Event()
-        self._due_at = math.inf
 
     async def run(self, write: WriteUpdate) -> None:
         """Until cancelled. `write(led, update)`: begins to store what has changed."""
         while True:
             earlier = self._earlier_deadline = trio.Event()
-            self._due_at = math.inf  # a lock that begins meanwhile wakes this task
-            self._due_at = await self._in_slices(self._end_due(write))
-            with trio.move_on_after(max(0.0, self._due_at - self._clock.monotonic())):
+            await self._in_slices(self._end_due(write))
+            due_at = self._endings[0][0] if self._endings else math.inf
+            with trio.move_on_after(max(0.0, due_at - self._clock.monotonic())):
                 await earlier.wait()
 
-    def expect(self, core: SharePartition) -> None:
+    def expect(self, led: LedSharePartition) -> None:
         """Locks or delays have begun."""
-        if self._next_deadline(core) < self._due_at:
-            self._earlier_deadline.set()
+        deadline = self._next_deadline(led.core)
+        if deadline < led.ends_at:
+            led.ends_at = deadline
+            heapq.heappush(self._endings, (deadline, led.key))
+            if self._endings[0][0] == deadline:
+                self._earlier_deadline.set()
 
     def _next_deadline(self, core: SharePartition) -> float:
         """Monotonic seconds at which a lock or a delay ends. A wall clock that jumps is noticed
@@ -59,18 +70,21 @@ class EndingTimer:
             )
         return deadline
 
-    def _end_due(self, write: WriteUpdate) -> Slices[float]:
-        """End the locks and delays whose time is over, and find the next deadline."""
-        now, next_deadline = self._clock.monotonic(), math.inf
-        wall_ms = self._clock.wall_ms()
-        for led in self._partitions:
+    def _end_due(self, write: WriteUpdate) -> Slices[None]:
+        """End the locks and delays whose time is over."""
+        while self._endings and self._endings[0][0] <= self._clock.monotonic():
             yield 1
-            if led.loaded_core is None or led.is_dropped:
+            deadline, key = heapq.heappop(self._endings)
+            led = self._partitions.get(key)
+            if led is None or led.ends_at != deadline:
                 continue
-            core = led.loaded_core
+            led.ends_at = math.inf
+            core = led.core
             try:
-                endings.end_delays(core, wall_ms)
-                update = yield from endings.expire(core, now, wall_ms=wall_ms)
+                endings.end_delays(core, self._clock.wall_ms())
+                update = yield from endings.expire(
+                    core, self._clock.monotonic(), wall_ms=self._clock.wall_ms()
+                )
             except Exception:
                 self._partitions.bug(led)
                 continue
@@ -83,5 +97,4 @@ class EndingTimer:
                 )
                 write(led, update)
             led.waiters.wake_one()
-            next_deadline = min(next_deadline, self._next_deadline(core))
-        return next_deadline
+            self.expect(led)

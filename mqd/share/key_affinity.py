@@ -15,7 +15,6 @@ An offset in `_ready` is a head, or has no key. Its record was available when it
 
 from __future__ import annotations
 
-import heapq
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -44,9 +43,9 @@ class KeyAffinity:
         self._queues: dict[int, deque[Offset]] = {}
         self._keys: dict[Offset, int | None] = {}
         """All known unfinished records."""
-        self._ready: set[Offset] = set()
-        self._heap: list[Offset] = []
-        """The offsets of `_ready`. An entry may be out of date."""
+        self._ready: list[Offset] = []
+        """In order. As many as all known records at most: a few thousand, by `Limits.state_bytes`.
+        So a change of the list takes about a microsecond."""
 
     @property
     def size(self) -> int:
@@ -55,14 +54,12 @@ class KeyAffinity:
 
     def next_ready(self) -> Offset | None:
         """The first record that may be delivered."""
-        while self._heap and self._heap[0] not in self._ready:
-            heapq.heappop(self._heap)
-        return self._heap[0] if self._heap else None
+        return self._ready[0] if self._ready else None
 
     def ready_between(self, first: Offset, last: Offset) -> list[Offset]:
         """The records that may be delivered, in order, of these offsets."""
-        ordered = sorted(self._ready)
-        return ordered[bisect_left(ordered, first) : bisect_left(ordered, last + 1)]
+        ready = self._ready
+        return ready[bisect_left(ready, first) : bisect_left(ready, last + 1)]
 
     def learn(
         self, keys: Iterable[KeyOf], end: Offset, is_available: Callable[[Offset], bool]
@@ -84,18 +81,21 @@ class KeyAffinity:
 
     def acquired(self, offset: Offset) -> None:
         """The record is delivered to a member."""
-        assert offset in self._ready, offset
-        self._ready.discard(offset)
+        was_ready = self._not_ready(offset)
+        assert was_ready, offset
 
     def available(self, offset: Offset) -> bool:
         """The record may be delivered, if it is the head of its key. Returns whether it is."""
-        if offset not in self._keys or offset in self._ready:
+        if offset not in self._keys:
             return False
         key_hash = self._keys[offset]
         if key_hash is not None and self._queues[key_hash][0] != offset:
             return False
-        self._ready.add(offset)
-        heapq.heappush(self._heap, offset)
+        ready = self._ready
+        at = bisect_left(ready, offset)
+        if at < len(ready) and ready[at] == offset:
+            return False
+        ready.insert(at, offset)
         return True
 
     def done(self, offset: Offset) -> Offset | None:
@@ -105,7 +105,7 @@ class KeyAffinity:
         if offset not in self._keys:
             return None
         key_hash = self._keys.pop(offset)
-        self._ready.discard(offset)
+        self._not_ready(offset)
         if key_hash is None:
             return None
         queue = self._queues[key_hash]
@@ -125,6 +125,15 @@ class KeyAffinity:
             return [one for one in range(first, last + 1) if one in self._keys]
         return sorted(one for one in self._keys if first <= one <= last)
 
+    def _not_ready(self, offset: Offset) -> bool:
+        """Returns whether it was ready."""
+        ready = self._ready
+        at = bisect_left(ready, offset)
+        if at == len(ready) or ready[at] != offset:
+            return False
+        del ready[at]
+        return True
+
     def check(self) -> None:
         """Assert the invariant, for tests."""
         for key_hash, queue in self._queues.items():
@@ -133,4 +142,4 @@ class KeyAffinity:
         for offset in self._ready:
             key_of = self._keys[offset]
             assert key_of is None or self._queues[key_of][0] == offset
-        assert self._ready <= set(self._heap)
+        assert self._ready == sorted(set(self._ready))

@@ -7,6 +7,7 @@ and after an unexpected exception. The next request loads it again.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -55,6 +56,8 @@ class LedSharePartition:
     """The next request loads it again."""
     writes_letters: bool = False
     """A task writes dead letters."""
+    ends_at: float = math.inf
+    """Monotonic seconds at which the timer visits it (ending_timer.py)."""
     expired_line: LineCount = field(default_factory=LineCount)
     given_up_line: LineCount = field(default_factory=LineCount)
     waiters: Waiters = field(init=False)

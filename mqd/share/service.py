@@ -7,14 +7,16 @@ acquiring.py        reads and acquires records for members
 state_writer.py     stores changes
 ending_timer.py     ends acquisition locks and delays
 waiting.py          fetches that wait for records
-partition_letters.py   writes dead letters
+unaccepted_log.py   counts and logs records that no member accepted
+partition_letters.py   the task that writes the dead letters of a share partition
+dead_letter_writer.py   its steps (dead_letters.py: the content of letters)
 
 An acknowledgement is returned when it is stored, so that it survives the next leader.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 
 import trio
@@ -25,7 +27,7 @@ from mqd.log.service import LogService
 from mqd.protocol.slices import Slices, all_slices
 from mqd.replica.partition import Partition
 from mqd.share import acknowledging, endings
-from mqd.share.acquiring import Acquirer
+from mqd.share.acquiring import Acquired, Acquirer, FetchLimits
 from mqd.share.ending_timer import EndingTimer
 from mqd.share.group_options import ShareOptions
 from mqd.share.led_partitions import LedSharePartition, LedSharePartitions
@@ -92,7 +94,7 @@ class ShareService:
             disk=disk,
             store=self._writer.store,
         )
-        self.acquire = Acquirer(
+        self._acquirer = Acquirer(
             partitions=self.partitions,
             options=self.options,
             memory=self.memory,
@@ -103,7 +105,7 @@ class ShareService:
             in_slices=in_slices,
             writer=self._writer,
             timer=self._timer,
-        ).acquire
+        )
 
     async def run(self) -> None:
         """Own the tasks of share partitions, and end acquisition locks; until cancelled."""
@@ -137,12 +139,24 @@ class ShareService:
         return led
 
     def _loaded(self, led: LedSharePartition) -> None:
-        self._timer.expect(led.core)
+        self._timer.expect(led)
         self._letters.write_soon(led)
 
     def _written(self, led: LedSharePartition) -> None:
         self._letters.write_soon(led)
         self.partitions.drop_unused(led)
+
+    # -- acquire -----------------------------------------------------------------------------------
+
+    async def acquire(
+        self,
+        led: LedSharePartition,
+        member_id: str,
+        limits: FetchLimits,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> Acquired | None:
+        """Acquire records for a member: see Acquirer.acquire."""
+        return await self._acquirer.acquire(led, member_id, limits, is_wanted)
 
     # -- acknowledge -------------------------------------------------------------------------------
 
@@ -162,7 +176,7 @@ class ShareService:
                 update = all_slices(work)
             else:
                 update = await self._in_slices(work)
-        self._timer.expect(core)
+        self._timer.expect(led)
         if update is None:
             if not is_late:
                 return

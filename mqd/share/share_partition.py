@@ -9,7 +9,7 @@ the stored state.
 This file has the state, how records are acquired, and the changes that all other files use:
 acknowledging.py   a member acknowledges records
 endings.py         a lock, a delay or a session ends, or the log start moves
-giving_up.py       records that expire, or that wait for a dead letter
+giving_up.py       records that expire, or that wait for a dead letter (service.py: who writes it)
 key_order.py       acquires records by key
 
 Invariants: at most one member has acquired a record at any time. A record that is done is never

@@ -120,7 +120,7 @@ class StateWriter:
                 await self._in_slices(work)
             write.done.set()
         led.waiters.wake_one()
-        self._timer.expect(led.core)
+        self._timer.expect(led)
         if not led.writes and (start := led.core.start_update()) is not None:
             led.writes.append(Write(start))
 

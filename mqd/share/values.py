@@ -45,12 +45,12 @@ class AcquiredRecords(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Bounds of a share partition, from the configuration of its group."""
+    """Bounds of a share partition, from the options of its group."""
 
     delivery_count: int
-    """`group.share.delivery.count.limit`: times that a record is acquired."""
+    """`share.delivery.count.limit`: times that a record is acquired."""
     record_locks: int
-    """`group.share.partition.max.record.locks`: records that are acquired at one time."""
+    """`share.partition.max.record.locks`: records that are acquired at one time."""
     lock_seconds: float
     """`share.record.lock.duration.ms`"""
     state_bytes: int

@@ -30,7 +30,7 @@ async def test_members_offsets_and_lag() -> None:
         member = Member(await cluster.connect(1), "m1")
         await member.join()
         assert (await admin.list_share_group_offsets([GROUP]))[GROUP] == {
-            PLACE: ShareOffset(None, None, 0)
+            PLACE: ShareOffset(None, None, 0, 0)
         }
         assert await member.fetch() == [(0, 3, 1)]
         await member.row((0, 0, ACCEPT), (2, 2, ACCEPT))
@@ -58,7 +58,7 @@ async def test_members_offsets_and_lag() -> None:
         assert results[PLACE] is None
         assert error is not None and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         found = await admin.list_share_group_offsets([GROUP, "none"])
-        assert found == {GROUP: {PLACE: ShareOffset(2, 2, 0)}, "none": {}}
+        assert found == {GROUP: {PLACE: ShareOffset(2, 2, 0, 0)}, "none": {}}
         assert await admin.delete_share_group_offsets(GROUP, [TOPIC]) == {TOPIC: None}
         assert await admin.delete_groups([GROUP]) == {GROUP: None}
         with trio.fail_after(10):

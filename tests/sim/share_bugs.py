@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
+from bisect import insort
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -37,7 +37,7 @@ def acknowledgement_not_stored_first() -> Patches:
             raise led.partition.not_leader()
         now = self._clock.monotonic()
         update = all_slices(acknowledging.begin(core, member_id, acknowledgements, now))
-        self._timer.expect(core)
+        self._timer.expect(led)
         if update is not None:
             self._writer.write(led, update)
 
@@ -170,8 +170,7 @@ def keys_do_not_wait() -> Patches:
     def available(self: KeyAffinity, offset: Offset) -> bool:
         if offset not in self._keys or offset in self._ready:
             return False
-        self._ready.add(offset)
-        heapq.heappush(self._heap, offset)
+        insort(self._ready, offset)
         return True
 
     original = KeyAffinity.done
