@@ -26,6 +26,7 @@ LAYERS: tuple[frozenset[str], ...] = (
             *("memory_plan", "topic_names", "client_metrics", "java_pattern", "java_translation"),
             *("config", "config_file", "config_sources", "resource_configs"),
             *("options", "option_table", "option_listing", "back_off", "delay_names"),
+            "header_numbers",
         }
     ),
     frozenset({"protocol"}),

@@ -22,10 +22,10 @@ from mqd.delay_names import (
     TARGET_CONFIG,
 )
 from mqd.errors import ErrorCode
+from mqd.header_numbers import last_number
 from mqd.protocol.record_reader import Record
 from mqd.types import TopicPartition
 
-_DIGITS_MAX: Final = 19
 _REMEDY: Final = "create one with `mqctl retry setup TOPIC --back-off 1s,10s,1m`"
 
 
@@ -38,10 +38,7 @@ def attempts_of(record: Record) -> int:
     dead letter.
     """
     check_failed_record(record)
-    content = dict(record.headers).get(ATTEMPTS)
-    if content is None or not content.isdigit() or len(content) > _DIGITS_MAX:
-        return 0
-    return int(content)
+    return last_number(record.headers, ATTEMPTS) or 0
 
 
 def check_failed_record(record: object) -> None:

@@ -1,9 +1,8 @@
 """When a record of a delay topic is due: what its `mqd-*` headers and the options of its topic
 mean. Pure.
 
-All times are in milliseconds. Numbers in headers are decimal digits in ASCII. If a header occurs
-several times, the last one counts, as with `lastHeader` of Kafka's clients. A record without any of
-these headers is due at its own time stamp, which means at once.
+All times are in milliseconds. If a header occurs several times, the last one counts. A record
+without any of these headers is due at its own time stamp, which means at once.
 
     mqd-deliver-at  when the record is due, since 1970
     mqd-delay       the same, after the record's time stamp; mqd-deliver-at takes precedence
@@ -21,11 +20,10 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from mqd.delay_names import ATTEMPTS, CRON, DELAY, DELIVER_AT, TTL
-from mqd.protocol.record_reader import INT64_MAX
+from mqd.header_numbers import INT64_MAX, number_of
 from mqd.relay.cron import CRON_CHARS_MAX, Cron, CronError, cron_of
 
 _READ: Final = frozenset({DELIVER_AT, DELAY, TTL, ATTEMPTS, CRON})
-_DIGITS_MAX: Final = 19
 _SHOWN_CHARS_MAX: Final = 64
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -71,7 +69,7 @@ def times_of(headers: Headers, timestamp_ms: int, options: DelayOptions) -> Reco
     numbers: dict[str, int] = {}
     for name in (DELIVER_AT, DELAY, TTL, ATTEMPTS):
         if name in found:
-            number = _decimal(found[name])
+            number = number_of(found[name])
             if number is None:
                 return _not_a_number(name, found[name])
             numbers[name] = number
@@ -130,13 +128,6 @@ def _first_due(
 def _expiry(numbers: dict[str, int], since_ms: int, options: DelayOptions) -> int | None:
     lifetimes = [ms for ms in (numbers.get(TTL), options.message_ttl_ms) if ms is not None]
     return min(since_ms + min(lifetimes), INT64_MAX) if lifetimes else None
-
-
-def _decimal(content: bytes | None) -> int | None:
-    if content is None or not content.isdigit() or len(content) > _DIGITS_MAX:
-        return None
-    value = int(content)
-    return value if value <= INT64_MAX else None
 
 
 def _not_a_number(name: str, content: bytes | None) -> BadHeader:

@@ -46,6 +46,7 @@ from mqd.delay_names import (
     REPEATS,
     is_of_letter,
 )
+from mqd.header_numbers import last_number
 from mqd.protocol.record_reader import Record
 from mqd.relay.delay_headers import BadHeader, Headers, RecordTimes, next_occurrence, times_of
 from mqd.relay.delay_topic import DelayTopic
@@ -196,7 +197,8 @@ def _first_failure(source: TopicPartition, record: Record) -> dict[str, str]:
         return {}
     found = {name: (content or b"").decode("utf-8", "replace") for name, content in record.headers}
     numbers = (ORIGIN_PARTITION, ORIGIN_OFFSET, ORIGIN_TIMESTAMP)
-    if not found.get(ORIGIN_TOPIC) or any(_offset_in(record, name) is None for name in numbers):
+    read = [last_number(record.headers, name) for name in numbers]
+    if not found.get(ORIGIN_TOPIC) or None in read:
         return {}
     added = {
         DLQ_TOPIC: found[ORIGIN_TOPIC],
@@ -244,7 +246,7 @@ def repeats_since(topic: DelayTopic, record: Record) -> Offset | None:
         return None
     if all(name != CRON for name, _ in record.headers):
         return None
-    return _offset_in(record, REPEATS)
+    return last_number(record.headers, REPEATS)
 
 
 def ends(topic: DelayTopic, other: Record, offset: Offset) -> bool:
@@ -258,7 +260,7 @@ def ends(topic: DelayTopic, other: Record, offset: Offset) -> bool:
 
 def cancelled_only(tombstone: Record) -> Offset | None:
     """The only record that a tombstone cancels; None if it cancels all earlier ones of its key."""
-    return _offset_in(tombstone, CANCELS)
+    return last_number(tombstone.headers, CANCELS)
 
 
 class Cancellations:
@@ -316,14 +318,6 @@ def cancellation_of(source: TopicPartition, occurrence: Record, now_ms: int) -> 
     headers = [(CANCELS, b"%d" % occurrence.offset)]
     record = Record(0, now_ms, occurrence.key, None, headers)
     return Outgoing(source.topic, record, source.partition)
-
-
-def _offset_in(record: Record, header: str) -> Offset | None:
-    """The number in the first header with this name."""
-    for name, content in record.headers:
-        if name == header and content is not None and content.isdigit() and len(content) < 20:
-            return int(content)
-    return None
 
 
 def size_of(record: Record) -> int:

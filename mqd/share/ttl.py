@@ -12,12 +12,12 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from mqd.delay_names import TTL
+from mqd.header_numbers import last_number
 from mqd.protocol.record_reader import Record
 from mqd.types import Offset
 
 OFF: Final = -1
 """Records of the topic do not expire, and their headers are not read."""
-_DIGITS_MAX: Final = 18
 
 
 def expires_at_ms(record: Record, ttl_ms: int) -> int | None:
@@ -25,7 +25,7 @@ def expires_at_ms(record: Record, ttl_ms: int) -> int | None:
     if ttl_ms == OFF:
         return None
     limits = [ttl_ms] if ttl_ms else []
-    of_record = _header_of(record.headers)
+    of_record = last_number(record.headers, TTL)
     if of_record is not None:
         limits.append(of_record)
     return record.timestamp + min(limits) if limits else None
@@ -47,11 +47,3 @@ def are_apart(
 def is_expired(record: Record, ttl_ms: int, now_ms: int) -> bool:
     at = expires_at_ms(record, ttl_ms)
     return at is not None and at <= now_ms
-
-
-def _header_of(headers: Sequence[tuple[str, bytes | None]]) -> int | None:
-    """The last `mqd-ttl`, as with `lastHeader` of Kafka's clients."""
-    content = next((value for name, value in reversed(headers) if name == TTL), None)
-    if content is None or not content.isdigit() or len(content) > _DIGITS_MAX:
-        return None
-    return int(content)
