@@ -110,6 +110,19 @@ class ShareState:
         )
 
 
+class _Record(CoordinatorRecord):
+    """A record that this shard has made, with its content: `replay` need not decode thousands of
+    batches."""
+
+    content: tuple[ShareKey, ShareSnapshot | ShareUpdate]
+
+
+def _record(key: ShareKey, value: ShareSnapshot | ShareUpdate) -> CoordinatorRecord:
+    record = _Record(*encode(key, value))
+    record.content = key, value
+    return record
+
+
 class ShareShard:
     """A Shard (mqd/coordinator/shard.py)."""
 
@@ -135,15 +148,10 @@ class ShareShard:
         self._failed = False
         """Whether a snapshot of the present round could not be made: the log is kept then."""
         self._deadline: float | None = None
-        self._decided: dict[int, tuple[CoordinatorRecord, ShareKey, ShareSnapshot | ShareUpdate]]
-        """Records of the last result with what they have, by the id of the record: so `replay`
-        need not decode thousands of batches."""
-        self._decided = {}
 
     # -- the contract ------------------------------------------------------------------------------
 
     def handle(self, ticket: Ticket, op: Any, now: Moment) -> CoordinatorResult:
-        self._decided.clear()
         match op:
             case InitializeState():
                 return self._initialize(ticket, op, now)
@@ -165,9 +173,7 @@ class ShareShard:
         raise AssertionError(op)
 
     def replay(self, record: CoordinatorRecord, producer: Producer = NO_PRODUCER) -> None:
-        decided = self._decided.pop(id(record), None)
-        assert decided is None or decided[0] is record, "the ids of these records are in use"
-        key, value = decode(record) if decided is None else decided[1:]
+        key, value = record.content if isinstance(record, _Record) else decode(record)
         self._written_bytes += len(record.key) + len(record.value or b"")
         current = self._states.get(key)
         if current is not None:
@@ -196,7 +202,7 @@ class ShareShard:
         else:
             current.updates += 1
         batches = value.state_batches
-        if decided is not None and isinstance(value, ShareSnapshot):
+        if isinstance(record, _Record) and isinstance(value, ShareSnapshot):
             current.states.batches = list(batches)  # those of another StoredStates: in order
             batches = ()
         _change(current, value.leader_epoch, start_offset, count, batches)
@@ -227,7 +233,6 @@ class ShareShard:
 
     def on_deadline(self, now: Moment) -> CoordinatorResult:
         """One portion of a round, or the check whether one begins."""
-        self._decided.clear()
         self._deadline = None
         if not self._unfinished:
             if not self._round_is_due():
@@ -293,7 +298,7 @@ class ShareShard:
             now.wall_ms,
             (),
         )
-        return CoordinatorResult((self._record(op.key, snapshot),), ((ticket, {}),))
+        return CoordinatorResult((_record(op.key, snapshot),), ((ticket, {}),))
 
     def _read(self, ticket: Ticket, op: ReadState) -> CoordinatorResult:
         current = self._initialized(op.key, "Read")
@@ -310,7 +315,7 @@ class ShareShard:
         fencing = ShareUpdate(
             current.snapshot_epoch, op.leader_epoch, NO_OFFSET, current.delivery_complete_count, ()
         )
-        return CoordinatorResult((self._record(op.key, fencing),), ((ticket, response),))
+        return CoordinatorResult((_record(op.key, fencing),), ((ticket, response),))
 
     def _summary(self, ticket: Ticket, op: ReadSummary) -> CoordinatorResult:
         self._check_partition(op.key)
@@ -352,7 +357,7 @@ class ShareShard:
         if current.updates + 1 >= most:
             record = self._snapshot(op.key, _after(current, update), now)
         if record is None:
-            record = self._record(op.key, update)
+            record = _record(op.key, update)
         if self._deadline is None and self._round_is_due():
             self._deadline = now.seconds
         return CoordinatorResult((record,), ((ticket, {}),))
@@ -407,16 +412,11 @@ class ShareShard:
         self._check_partition(key)
         return current
 
-    def _record(self, key: ShareKey, value: ShareSnapshot | ShareUpdate) -> CoordinatorRecord:
-        record = encode(key, value)
-        self._decided[id(record)] = record, key, value
-        return record
-
     def _snapshot(self, key: ShareKey, state: ShareState, now: Moment) -> CoordinatorRecord | None:
         """The record with the whole state. None after a bug: others go on, and the records of this
         state stay in the log."""
         try:
-            return self._record(key, state.snapshot(now.wall_ms))
+            return _record(key, state.snapshot(now.wall_ms))
         except Exception:
             logger.exception(
                 "bug: cannot write the state of a share partition, its records stay in the log "

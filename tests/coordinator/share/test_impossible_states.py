@@ -186,9 +186,8 @@ def test_replayed_records_of_a_decision_are_those_that_are_decoded() -> None:
         batch = Batch(10 * number, 10 * number + 5, AVAILABLE, 2)
         result = shard.handle(number, write(coordinator.key, batch), Moment(0, 0))
         for record in result.records:
-            _, key, value = shard._decided[id(record)]
-            assert decode(record) == (key, value)
-            kinds.add(type(value))
+            assert isinstance(record, share_shard._Record)
+            assert decode(record) == record.content
+            kinds.add(type(record.content[1]))
             shard.replay(record)
-            assert not shard._decided
     assert kinds == {ShareUpdate, ShareSnapshot}
