@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mqd.client.cluster import ClusterClient
     from mqd.client.metadata import TopicInfo
     from mqd.client.offsets import CommittedOffset
-    from mqd.relay.delay_progress import Counts, Progress
+    from mqd.relay.delay_progress import Counts, TimerProgress
     from mqd.types import TopicPartition
 
 _OPEN_S: Final = 2.0
@@ -25,7 +25,7 @@ class Committed(NamedTuple):
 
     start: int
     """No record below this offset is pending."""
-    progress: Progress
+    progress: TimerProgress
     counts: Counts
 
 

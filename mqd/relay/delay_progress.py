@@ -34,7 +34,7 @@ class Mark(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class TimerProgress:
     """The entries that are done. An empty one: none is."""
 
     marks: tuple[Mark, ...] = ()
@@ -46,20 +46,20 @@ class Progress:
             for mark in self.marks
         )
 
-    def with_mark(self, mark: Mark) -> Progress:
+    def with_mark(self, mark: Mark) -> TimerProgress:
         """This progress and what `mark` says."""
         reached, end = (mark.due_ms, mark.offset), mark.end_offset
         if len(self.marks) <= 1 and all(  # nearly always
             (one.due_ms, one.offset) <= reached and one.end_offset <= end for one in self.marks
         ):
-            return Progress((mark,))
+            return TimerProgress((mark,))
         if any((one.due_ms, one.offset) >= reached and one.end_offset >= end for one in self.marks):
             return self
         before = [one for one in self.marks if (one.due_ms, one.offset) > reached]
         after = [one for one in self.marks if one.end_offset > end]
-        return Progress((*before, mark, *after))
+        return TimerProgress((*before, mark, *after))
 
-    def passed(self, now_ms: int, end_offset: Offset) -> Progress:
+    def passed(self, now_ms: int, end_offset: Offset) -> TimerProgress:
         """This progress when nothing that is due by `now_ms` is left below `end_offset`."""
         return self.with_mark(Mark(now_ms, INT64_MAX, end_offset))
 
@@ -69,10 +69,10 @@ class Progress:
         return " ".join((_VERSION, *marks))
 
 
-def decode_progress(text: str) -> Progress:
+def decode_progress(text: str) -> TimerProgress:
     """The inverse of `encode`. Raises ProtocolError."""
     version, *marks = text.split(" ")
-    progress = Progress()
+    progress = TimerProgress()
     try:
         for mark in marks:
             due_ms, offset, end_offset = map(int, mark.split(_SEPARATOR))
@@ -98,11 +98,11 @@ class Counts(NamedTuple):
         return Counts(*map(int.__add__, self, other))
 
 
-def encode_metadata(topic_id: UUID, progress: Progress, counts: Counts) -> str:
+def encode_metadata(topic_id: UUID, progress: TimerProgress, counts: Counts) -> str:
     return _PART.join((topic_id.hex, progress.encode(), _SEPARATOR.join(map(str, counts))))
 
 
-def decode_metadata(text: str, topic_id: UUID) -> tuple[Progress, Counts] | None:
+def decode_metadata(text: str, topic_id: UUID) -> tuple[TimerProgress, Counts] | None:
     """The inverse. None: it is of another topic, such as an earlier one with the same name. Raises
     ProtocolError."""
     owner, _, rest = text.partition(_PART)

@@ -37,7 +37,7 @@ from mqd.protocol.compression import Codec
 from mqd.protocol.record_reader import INT64_MAX, Record
 from mqd.relay.delay_progress import (
     Counts,
-    Progress as DelayProgress,
+    TimerProgress,
     decode_metadata,
     encode_metadata,
 )
@@ -57,7 +57,7 @@ from mqd.relay.delay_records import (
 )
 from mqd.relay.delay_topic import DelayTopic
 from mqd.relay.names import delay_group, delay_transactional_id
-from mqd.relay.ports import Calls, Progress
+from mqd.relay.ports import Calls, CommittedProgress
 from mqd.relay.producer import RecordsRefused, RelayProducer
 from mqd.relay.reading import Chunk, RecordLookup, read_chunk
 from mqd.relay.sharing import Shared
@@ -115,11 +115,13 @@ class DelayRelay:
         self._env = env
         self._partition = partition
         self._topic = topic
-        self._place: TopicPartition = partition.assignment.topic_partition
+        self._topic_partition: TopicPartition = partition.assignment.topic_partition
         self._topic_id = partition.assignment.topic_id
         self._producer = RelayProducer(
-            transactional_id=delay_transactional_id(self._topic_id, self._place.partition),
-            group_id=delay_group(self._place.topic),
+            transactional_id=delay_transactional_id(
+                self._topic_id, self._topic_partition.partition
+            ),
+            group_id=delay_group(self._topic_partition.topic),
             calls=env.calls,
             entropy=env.entropy,
             begins=env.shared.begins,
@@ -127,9 +129,9 @@ class DelayRelay:
         )
         self._index = self._new_index()
         self._records = RecordLookup(env.logs, env.disk, env.shared, partition)
-        self._loaded: DelayProgress | None = None
+        self._loaded: TimerProgress | None = None
         """The committed progress that the index has."""
-        self._attempted: DelayProgress | None = None
+        self._attempted: TimerProgress | None = None
         """The progress of a transaction whose outcome is unknown."""
         self._batch_max = BATCH_RECORDS
         """1 after a batch was refused, until the record that is to blame is found."""
@@ -152,7 +154,7 @@ class DelayRelay:
             self._env.disk,
             log.path,
             self._topic_id,
-            self._place.partition,
+            self._topic_partition.partition,
             log.epochs.epoch_of,
             keeps_keys=self._topic.replaces,
         )
@@ -180,25 +182,27 @@ class DelayRelay:
         if isinstance(error, RecordsRefused):
             logger.warning(
                 "relay target refuses records partition=%s target=%s reason=%s",
-                self._place,
+                self._topic_partition,
                 error.topic_partition,
                 error,
             )
             return
         self._warn(error)
         if self._stall.note():
-            logger.info("relay begins again partition=%s reason=%s", self._place, error)
+            logger.info("relay begins again partition=%s reason=%s", self._topic_partition, error)
 
     def _warn(self, error: MqError) -> None:
         """Log a failure if there were only failures for some time."""
         seconds = self._stall.failed(self._env.clock.monotonic())
         if seconds is None:
             return
-        topics = filter(None, (self._topic.target, self._topic.dead_letters, self._place.topic))
+        topics = filter(
+            None, (self._topic.target, self._topic.dead_letters, self._topic_partition.topic)
+        )
         cause = self._producer.explained(error, topics)
         logger.warning(
             "relay is stuck, will retry partition=%s target=%s seconds=%.0f reason=%r remedy=%r",
-            self._place,
+            self._topic_partition,
             self._topic.target,
             seconds,
             str(cause),
@@ -207,11 +211,11 @@ class DelayRelay:
 
     def _note_success(self) -> None:
         if self._stall.ended():
-            logger.info("relay resumes partition=%s", self._place)
+            logger.info("relay resumes partition=%s", self._topic_partition)
 
     # -- progress ----------------------------------------------------------------------------------
 
-    async def _begin_epoch(self) -> DelayProgress:
+    async def _begin_epoch(self) -> TimerProgress:
         """Fence earlier relays of this partition. Returns the committed progress."""
         attempts = 0
         while True:
@@ -225,7 +229,7 @@ class DelayRelay:
             await trio.sleep(backoff_s(attempts, self._env.entropy.random()))
             attempts += 1
 
-    async def _load(self, progress: DelayProgress) -> None:
+    async def _load(self, progress: TimerProgress) -> None:
         """Begin an index as of this progress. `_read` fills it."""
         partition = self._partition
         end = max((mark.end_offset for mark in progress.marks), default=0)
@@ -242,7 +246,7 @@ class DelayRelay:
         )
         self._loaded, self._attempted = progress, None
 
-    def _continues(self, progress: DelayProgress) -> bool:
+    def _continues(self, progress: TimerProgress) -> bool:
         """Whether the index may stay: only this relay has written since it was loaded. What was
         popped and not committed is pending again."""
         if progress not in (self._loaded, self._attempted):
@@ -253,27 +257,28 @@ class DelayRelay:
         self._loaded, self._attempted = progress, None
         return True
 
-    async def _committed_progress(self) -> DelayProgress:
+    async def _committed_progress(self) -> TimerProgress:
         self._committed_floor, self._counts = 0, Counts()
-        found = (await self._producer.progress([self._place])).get(self._place)
+        found = (await self._producer.progress([self._topic_partition])).get(self._topic_partition)
         if found is None:
-            return DelayProgress()
+            return TimerProgress()
         try:
             decoded = decode_metadata(found.metadata, self._topic_id)
         except ProtocolError as error:
             raise MqError(
-                ErrorCode.INVALID_RECORD, f"the progress of {self._place} is unreadable: {error}"
+                ErrorCode.INVALID_RECORD,
+                f"the progress of {self._topic_partition} is unreadable: {error}",
             ) from error
         if decoded is None:
-            return DelayProgress()  # of an earlier topic with this name
+            return TimerProgress()  # of an earlier topic with this name
         self._committed_floor = found.offset
         progress, self._counts = decoded
         return progress
 
-    def _encoded(self, progress: DelayProgress, counts: Counts) -> Progress:
+    def _encoded(self, progress: TimerProgress, counts: Counts) -> CommittedProgress:
         self._committed_floor = self._floor()
         metadata = encode_metadata(self._topic_id, progress, counts)
-        return Progress(self._committed_floor, metadata)
+        return CommittedProgress(self._committed_floor, metadata)
 
     def _floor(self) -> Offset:
         """No record below this offset is needed any more (I58)."""
@@ -418,7 +423,7 @@ class DelayRelay:
         assert entry.due_ms == due_ms_of(self._topic, record) <= now_ms, (entry, record)
         outcome = outcome_of(
             self._topic,
-            self._place,
+            self._topic_partition,
             record,
             now_ms=now_ms,
             next_offset=index.next_offset,
@@ -437,7 +442,7 @@ class DelayRelay:
         index = self._index
         placed = self._placed(taken.outgoing)
         progress = self._attempted = index.progress()
-        if self._place in placed:
+        if self._topic_partition in placed:
             needed, unread_end = self._unread
             since = index.next_offset
             self._unread = min(needed, since) if since < unread_end else since, INT64_MAX
@@ -447,7 +452,7 @@ class DelayRelay:
         )
         try:
             await self._producer.write(
-                placed, {self._place: self._encoded(progress, counts)}, build
+                placed, {self._topic_partition: self._encoded(progress, counts)}, build
             )
         except RecordsRefused as error:
             if len(taken.entries) == 1:
@@ -464,7 +469,7 @@ class DelayRelay:
         if taken.causes:
             logger.warning(
                 "records were not relayed partition=%s dead_letters=%s causes=%s",
-                self._place,
+                self._topic_partition,
                 self._topic.dead_letters or "none",
                 ",".join(f"{cause!r}:{count}" for cause, count in sorted(taken.causes.items())),
             )
@@ -479,7 +484,7 @@ class DelayRelay:
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                     f"the topic {one.topic!r} does not exist",
                 )
-            index = partition_of(one, self._place, count)
+            index = partition_of(one, self._topic_partition, count)
             placed[TopicPartition(one.topic, index)].append(one.record)
         return placed
 
@@ -531,12 +536,13 @@ class DelayRelay:
             del chunk
         now_ms = self._env.clock.wall_ms()
         for outgoing in _portions(
-            cancellation_of(self._place, record, now_ms) for record in search.cancelled()
+            cancellation_of(self._topic_partition, record, now_ms) for record in search.cancelled()
         ):
             progress = self._attempted = index.progress()
             try:
                 await self._producer.write(
-                    self._placed(outgoing), {self._place: self._encoded(progress, self._counts)}
+                    self._placed(outgoing),
+                    {self._topic_partition: self._encoded(progress, self._counts)},
                 )
             except RecordsRefused:
                 self._settled = search.end
@@ -556,11 +562,13 @@ class DelayRelay:
         floor = self._floor()
         if floor != self._committed_floor:
             progress = self._attempted = self._index.progress()
-            await self._producer.write({}, {self._place: self._encoded(progress, self._counts)})
+            await self._producer.write(
+                {}, {self._topic_partition: self._encoded(progress, self._counts)}
+            )
             self._confirm(progress)
         self._partition.log.kept_from = floor
 
-    def _confirm(self, progress: DelayProgress) -> None:
+    def _confirm(self, progress: TimerProgress) -> None:
         """The transaction with this progress is committed."""
         self._index.confirm(progress)
         self._loaded, self._attempted = progress, None

@@ -36,7 +36,7 @@ class Calls(Protocol):
         ...
 
 
-class Progress(NamedTuple):
+class CommittedProgress(NamedTuple):
     """The progress of an owner in one partition, as a committed offset holds it."""
 
     offset: Offset

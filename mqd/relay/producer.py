@@ -33,7 +33,7 @@ from mqd.errors import ErrorCode, MqError
 from mqd.io.entropy import Entropy
 from mqd.protocol.batch_builder import build_batch
 from mqd.protocol.record_reader import Record
-from mqd.relay.ports import Calls, Progress
+from mqd.relay.ports import Calls, CommittedProgress
 from mqd.types import NO_EPOCH, NO_OFFSET, NO_PRODUCER_ID, NodeId, TopicPartition
 
 STEPS_SECONDS: Final = 30.0
@@ -176,7 +176,7 @@ class RelayProducer:
 
     async def progress(
         self, topic_partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, Progress]:
+    ) -> dict[TopicPartition, CommittedProgress]:
         """The progress that committed transactions wrote; without partitions that have none. Waits
         until no transaction is open that may change it.
 
@@ -198,7 +198,7 @@ class RelayProducer:
             "require_stable": True,
         }
 
-        async def fetch() -> dict[TopicPartition, Progress]:
+        async def fetch() -> dict[TopicPartition, CommittedProgress]:
             response = await self._at(self._calls.group_coordinator(self.group_id), _FETCH, body)
             [group] = response["groups"]
             _check(group["error_code"])
@@ -207,8 +207,10 @@ class RelayProducer:
                 for row in topic["partitions"]:
                     _check(row["error_code"])
                     if row["committed_offset"] != NO_OFFSET:
-                        place = TopicPartition(topic["name"], row["partition_index"])
-                        found[place] = Progress(row["committed_offset"], row["metadata"] or "")
+                        topic_partition = TopicPartition(topic["name"], row["partition_index"])
+                        found[topic_partition] = CommittedProgress(
+                            row["committed_offset"], row["metadata"] or ""
+                        )
             return found
 
         with self._limited("the progress was not read"):
@@ -217,7 +219,7 @@ class RelayProducer:
     async def write(
         self,
         records: Mapping[TopicPartition, Sequence[Record]],
-        progress: Mapping[TopicPartition, Progress],
+        progress: Mapping[TopicPartition, CommittedProgress],
         build: Callable[..., Awaitable[bytearray]] | None = None,
     ) -> None:
         """Write the records and the progress in one transaction. The offsets of the records do not
@@ -231,12 +233,15 @@ class RelayProducer:
         assert self._is_usable, "a write needs a producer epoch"
         assert progress, "records without progress would be written twice after a failover"
         self._is_usable = False
-        wanted = {place: some for place, some in records.items() if some}
+        wanted = {topic_partition: some for topic_partition, some in records.items() if some}
         with self._limited("the transaction did not end"):
             await self._add(wanted)
             await _all(
                 [
-                    *[partial(self._produce, place, some, build) for place, some in wanted.items()],
+                    *[
+                        partial(self._produce, topic_partition, some, build)
+                        for topic_partition, some in wanted.items()
+                    ],
                     partial(self._commit, progress),
                 ]
             )
@@ -283,12 +288,12 @@ class RelayProducer:
 
     async def _produce(
         self,
-        place: TopicPartition,
+        topic_partition: TopicPartition,
         records: Sequence[Record],
         build: Callable[..., Awaitable[bytearray]] | None,
     ) -> None:
-        first = self._sequences[place]
-        self._sequences[place] = (first + len(records)) % _SEQUENCE_MODULUS
+        first = self._sequences[topic_partition]
+        self._sequences[topic_partition] = (first + len(records)) % _SEQUENCE_MODULUS
         identity: dict[str, Any] = {
             "producer_id": self._producer_id,
             "producer_epoch": self._epoch,
@@ -304,28 +309,28 @@ class RelayProducer:
             "timeout_ms": _PRODUCE_TIMEOUT_MS,
             "topic_data": [
                 {
-                    "name": place.topic,
-                    "partition_data": [{"index": place.partition, "records": batch}],
+                    "name": topic_partition.topic,
+                    "partition_data": [{"index": topic_partition.partition, "records": batch}],
                 }
             ],
         }
 
         async def produce() -> None:
-            leader = self._calls.leader_of(place)
+            leader = self._calls.leader_of(topic_partition)
             if leader is None:
-                raise MqError(ErrorCode.LEADER_NOT_AVAILABLE, f"{place} has no leader")
+                raise MqError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic_partition} has no leader")
             response = await self._at(leader, _PRODUCE, body)
             [topic] = response["responses"]
             [row] = topic["partition_responses"]
             error = MqError(ErrorCode(row["error_code"]), row["error_message"] or "")
             if error.code in REFUSED_RECORDS:
-                raise RecordsRefused(place, error)
+                raise RecordsRefused(topic_partition, error)
             if error.code:
                 raise error
 
-        await self._repeated(f"write to {place}", produce)
+        await self._repeated(f"write to {topic_partition}", produce)
 
-    async def _commit(self, progress: Mapping[TopicPartition, Progress]) -> None:
+    async def _commit(self, progress: Mapping[TopicPartition, CommittedProgress]) -> None:
         topics: dict[str, list[dict[str, Any]]] = {}
         for (topic, index), (offset, metadata) in progress.items():
             topics.setdefault(topic, []).append(

@@ -77,17 +77,17 @@ class Turns:
         """Set when the last one that has come has ended."""
 
     @asynccontextmanager
-    async def turn(self, place: TopicPartition) -> AsyncIterator[None]:
-        before = self.ends.get(place)
-        ended = self.ends[place] = trio.Event()
+    async def turn(self, topic_partition: TopicPartition) -> AsyncIterator[None]:
+        before = self.ends.get(topic_partition)
+        ended = self.ends[topic_partition] = trio.Event()
         try:
             if before is not None:
                 await before.wait()
             yield
         finally:
             ended.set()
-            if self.ends.get(place) is ended:
-                del self.ends[place]
+            if self.ends.get(topic_partition) is ended:
+                del self.ends[topic_partition]
 
 
 class RelayService:
@@ -129,13 +129,13 @@ class RelayService:
 
     def role_changed(self, partition: Partition) -> None:
         """The leadership or the configs of a partition on this node may have changed."""
-        place = partition.assignment.topic_partition
-        led = self._led.get(place)
-        topic = DelayTopic.of(self._configs_of(place.topic))
-        if place.topic.encode() not in self._replica.by_name:
-            self._delay_topics.discard(place.topic)
+        topic_partition = partition.assignment.topic_partition
+        led = self._led.get(topic_partition)
+        topic = DelayTopic.of(self._configs_of(topic_partition.topic))
+        if topic_partition.topic.encode() not in self._replica.by_name:
+            self._delay_topics.discard(topic_partition.topic)
         elif topic is not None:
-            self._delay_topics.add(place.topic)
+            self._delay_topics.add(topic_partition.topic)
         reason = f"its topic has no {TARGET_CONFIG}" if topic is None else ""
         if partition.is_internal or not partition.is_leader:
             topic, reason = None, "this node no longer leads the partition"
@@ -145,14 +145,14 @@ class RelayService:
             or led.key != (partition.leader_epoch, topic)
         ):
             led.scope.cancel()
-            del self._led[place]
+            del self._led[topic_partition]
             if not reason:
                 is_same = topic == led.topic
                 reason = "a leader epoch began" if is_same else "the configs of its topic changed"
-            logger.info("relay ends partition=%s reason=%r", place, reason)
+            logger.info("relay ends partition=%s reason=%r", topic_partition, reason)
             led = None
         if topic is not None and led is None:
-            led = self._led[place] = _Led(partition, topic)
+            led = self._led[topic_partition] = _Led(partition, topic)
             if self._nursery is not None:
                 self._nursery.start_soon(self._run, led)
 

@@ -30,7 +30,7 @@ from crc32c import crc32c
 
 from mqd.limits import TIMER_BUCKETS, TIMER_RUNS_MAX, TIMER_RUNS_MERGED
 from mqd.protocol.files import FileFormatError
-from mqd.relay.delay_progress import Progress
+from mqd.relay.delay_progress import TimerProgress
 from mqd.types import Offset
 
 NO_KEY: Final = 0
@@ -191,13 +191,13 @@ class Buckets:
 
 
 class DoneEntries:
-    """A `Progress`, for entries as bytes. The marks are in the order of time: the first one that is
-    above an entry has the largest end offset of those that are.
+    """A `TimerProgress`, for entries as bytes. The marks are in the order of time: the first one
+    that is above an entry has the largest end offset of those that are.
     """
 
     __slots__ = ("_bounds", "_ends", "top")
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: TimerProgress) -> None:
         marks = progress.marks[::-1]
         self._bounds = [after_mark(mark.due_ms, mark.offset) for mark in marks]
         self._ends = [mark.end_offset.to_bytes(8, "big") for mark in marks]

@@ -39,7 +39,7 @@ from mqd.limits import (
     TIMERS_IN_MEMORY,
 )
 from mqd.protocol.record_reader import INT64_MAX
-from mqd.relay.delay_progress import Mark, Progress
+from mqd.relay.delay_progress import Mark, TimerProgress
 from mqd.relay.timer_files import LogRange, TimerFolder, load_runs, merge_runs, publish, write_run
 from mqd.relay.timer_format import (
     ENTRY,
@@ -127,7 +127,7 @@ class TimerIndex:
         run returns them again."""
         self._popped_top = b""
         """No entry above this was popped or is done."""
-        self._progress = self._confirmed = Progress()
+        self._progress = self._confirmed = TimerProgress()
         self._done = DoneEntries(self._confirmed)
         self._frozen: Offset | None = None
         """If the progress has many marks: records at or above this offset wait for `passed`."""
@@ -139,7 +139,7 @@ class TimerIndex:
         self._work = trio.Event()
         self._room = trio.Event()
 
-    async def load(self, progress: Progress, log_start: Offset, log_end: Offset) -> None:
+    async def load(self, progress: TimerProgress, log_start: Offset, log_end: Offset) -> None:
         """Open what an earlier run of the node has left. The caller then reads the log from
         `next_offset`. `log_end`: the end of what is committed. Raises OSError.
         """
@@ -343,11 +343,11 @@ class TimerIndex:
         self._frozen = self.next_offset
         self._list_sources()
 
-    def progress(self) -> Progress:
+    def progress(self) -> TimerProgress:
         """What is done if everything is that was popped so far."""
         return self._progress
 
-    def confirm(self, progress: Progress) -> None:
+    def confirm(self, progress: TimerProgress) -> None:
         """An earlier result of `progress()` is committed."""
         self._confirmed = progress
         self._done = DoneEntries(progress)

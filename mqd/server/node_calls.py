@@ -62,14 +62,14 @@ class NodeCalls:
             return None
         wanted = self._min_insync_replicas(topic)
         for index, partition in enumerate(found.partitions):
-            place = TopicPartition(topic, index)
+            topic_partition = TopicPartition(topic, index)
             if partition.leader == NO_NODE:
-                return MqError(ErrorCode.LEADER_NOT_AVAILABLE, f"{place} has no leader")
+                return MqError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic_partition} has no leader")
             least, count = min(wanted, len(partition.replicas)), len(partition.isr)
             if count < least:
                 return MqError(
                     ErrorCode.NOT_ENOUGH_REPLICAS,
-                    f"in-sync replicas of {place}: {count}, min.insync.replicas: {least}",
+                    f"in-sync replicas of {topic_partition}: {count}, min.insync.replicas: {least}",
                 )
         return None
 

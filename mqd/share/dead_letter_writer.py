@@ -24,7 +24,7 @@ import trio
 
 from mqd.errors import MqError
 from mqd.protocol.record_reader import Record
-from mqd.relay.ports import Progress
+from mqd.relay.ports import CommittedProgress
 from mqd.relay.producer import RecordsRefused, RelayProducer
 from mqd.relay.stall import WARN_EVERY_SECONDS
 from mqd.share.dead_letters import (
@@ -184,7 +184,8 @@ class DeadLetterWriter:
             return
         try:
             await self._producer.write(
-                {place: letters}, {self._place: Progress(offsets[-1] + 1, encode_written(some))}
+                {place: letters},
+                {self._place: CommittedProgress(offsets[-1] + 1, encode_written(some))},
             )
         except RecordsRefused:
             self._most, self._written = len(some), None

@@ -20,7 +20,7 @@ import trio
 
 from mqd.io.disk import ArgumentsT, OsDisk, ResultT
 from mqd.io.garbage import Garbage
-from mqd.relay.delay_progress import Progress
+from mqd.relay.delay_progress import TimerProgress
 from mqd.relay.timer_index import TimerIndex
 
 POPPED = 1_000_000
@@ -113,7 +113,7 @@ async def measure(directory: Path, count: int, keys: bool) -> None:
     steps = LongestSteps()
     trio.lowlevel.add_instrument(steps)
     index = new_index(directory, keys, MeasuredDisk(steps))
-    await index.load(Progress(), 0, 0)
+    await index.load(TimerProgress(), 0, 0)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(index.run)
         began, cpu = time.perf_counter(), time.process_time()

@@ -13,7 +13,7 @@ from mqd.protocol.record_reader import INT64_MAX
 from mqd.relay.delay_progress import (
     Counts,
     Mark,
-    Progress,
+    TimerProgress,
     decode_metadata,
     decode_progress,
     encode_metadata,
@@ -26,7 +26,7 @@ marks = st.builds(Mark, st.integers(0, 5), st.integers(0, 5), st.integers(0, 6))
 @settings(max_examples=50)
 @given(st.lists(marks, max_size=8))
 def test_a_progress_covers_what_its_marks_cover(given_marks: list[Mark]) -> None:
-    progress = Progress()
+    progress = TimerProgress()
     for mark in given_marks:
         progress = progress.with_mark(mark)
     entries = DoneEntries(progress)
@@ -45,7 +45,7 @@ def test_a_progress_covers_what_its_marks_cover(given_marks: list[Mark]) -> None
 
 
 def test_what_has_passed_is_one_mark() -> None:
-    progress = Progress().with_mark(Mark(100, 5, 10)).with_mark(Mark(50, 10, 11))
+    progress = TimerProgress().with_mark(Mark(100, 5, 10)).with_mark(Mark(50, 10, 11))
     assert len(progress.marks) == 2
     assert progress.passed(120, 11).marks == (Mark(120, INT64_MAX, 11),)
     # The clock was set back: what the later time covers is still done.
@@ -57,7 +57,7 @@ def test_what_has_passed_is_one_mark() -> None:
 
 def test_a_progress_fits_into_the_metadata_of_an_offset() -> None:
     """The default of `offset.metadata.max.bytes` is 4,096."""
-    progress = Progress()
+    progress = TimerProgress()
     for number in range(TIMER_PROGRESS_MARKS_MAX):
         mark = Mark(INT64_MAX - number, INT64_MAX, INT64_MAX - TIMER_PROGRESS_MARKS_MAX + number)
         progress = progress.with_mark(mark)
@@ -68,7 +68,7 @@ def test_a_progress_fits_into_the_metadata_of_an_offset() -> None:
 
 
 def test_the_metadata_is_that_of_one_topic() -> None:
-    text = encode_metadata(UUID(int=1), Progress(), Counts(expired=3))
+    text = encode_metadata(UUID(int=1), TimerProgress(), Counts(expired=3))
     assert decode_metadata(text, UUID(int=2)) is None
     assert decode_metadata("", UUID(int=1)) is None
     for damaged in (text + ",1", text.replace("3", "x"), text.rpartition(":")[0]):

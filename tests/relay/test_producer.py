@@ -21,7 +21,7 @@ from mqd.io.entropy import RandomEntropy
 from mqd.limits import RELAY_BEGINS_AT_ONCE
 from mqd.protocol.record_reader import Record
 from mqd.relay.names import delay_group
-from mqd.relay.ports import Progress
+from mqd.relay.ports import CommittedProgress
 from mqd.relay.producer import RecordsRefused, RelayProducer
 from mqd.relay.sharing import Shared
 from mqd.testing import Cluster, run, simulated
@@ -148,8 +148,8 @@ async def test_a_write_is_one_transaction(autojump_clock: trio.testing.MockClock
     calls = ScriptedCalls()
     producer = relay(calls)
     await producer.begin_epoch()
-    assert await producer.progress([SOURCE]) == {SOURCE: Progress(5, "m")}
-    await producer.write({TARGETS[0]: records(b"a", b"b")}, {SOURCE: Progress(6, "n")})
+    assert await producer.progress([SOURCE]) == {SOURCE: CommittedProgress(5, "m")}
+    await producer.write({TARGETS[0]: records(b"a", b"b")}, {SOURCE: CommittedProgress(6, "n")})
     assert calls.requests[:4] == [
         "init_producer_id",
         "offset_fetch",
@@ -169,13 +169,13 @@ async def test_a_request_that_might_arrive_in_a_later_transaction_is_not_repeate
     producer = relay(calls)
     await producer.begin_epoch()
     with pytest.raises(MqError) as raised:
-        await producer.write({TARGETS[0]: records(b"a")}, {SOURCE: Progress(6)})
+        await producer.write({TARGETS[0]: records(b"a")}, {SOURCE: CommittedProgress(6)})
     assert raised.value.code is ErrorCode.NETWORK_EXCEPTION
     assert calls.requests.count(api) == 1
     with pytest.raises(AssertionError, match="a write needs a producer epoch"):
-        await producer.write({}, {SOURCE: Progress(6)})
+        await producer.write({}, {SOURCE: CommittedProgress(6)})
     await producer.begin_epoch()
-    await producer.write({}, {SOURCE: Progress(6)})
+    await producer.write({}, {SOURCE: CommittedProgress(6)})
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ async def test_other_requests_are_repeated(
     calls.faults[api] = list(faults)
     producer = relay(calls)
     await producer.begin_epoch()
-    await producer.write({TARGETS[0]: records(b"a")}, {SOURCE: Progress(6)})
+    await producer.write({TARGETS[0]: records(b"a")}, {SOURCE: CommittedProgress(6)})
     assert calls.requests.count(api) == len(faults) + 1
     batches = [
         body["topic_data"][0]["partition_data"][0]["records"]
@@ -208,7 +208,7 @@ async def test_other_requests_are_repeated(
 async def test_progress_waits_until_it_is_stable(autojump_clock: trio.testing.MockClock) -> None:
     calls = ScriptedCalls()
     calls.faults["offset_fetch"] = [ErrorCode.UNSTABLE_OFFSET_COMMIT, None]
-    assert await relay(calls).progress([SOURCE]) == {SOURCE: Progress(5, "m")}
+    assert await relay(calls).progress([SOURCE]) == {SOURCE: CommittedProgress(5, "m")}
 
 
 async def test_records_that_a_leader_never_accepts(autojump_clock: trio.testing.MockClock) -> None:
@@ -217,7 +217,7 @@ async def test_records_that_a_leader_never_accepts(autojump_clock: trio.testing.
     producer = relay(calls)
     await producer.begin_epoch()
     with pytest.raises(RecordsRefused) as raised:
-        await producer.write({TARGETS[0]: records(b"a")}, {SOURCE: Progress(6)})
+        await producer.write({TARGETS[0]: records(b"a")}, {SOURCE: CommittedProgress(6)})
     assert raised.value.topic_partition == TARGETS[0]
     assert "end_txn" not in calls.requests
 
@@ -238,7 +238,7 @@ async def test_the_cause_of_a_failure_is_known_as_long_as_it_lasts(
     await producer.begin_epoch()
     calls.faults["produce"] = [code] * ENDLESS
     with pytest.raises(MqError) as raised:
-        await producer.write({TARGETS[0]: records(b"a")}, {SOURCE: Progress(6)})
+        await producer.write({TARGETS[0]: records(b"a")}, {SOURCE: CommittedProgress(6)})
     cause = f"{code.name}: cannot write to orders-0"
     assert str(retries[0]) == cause and len(retries) > 20
     assert raised.value.code is code
@@ -337,11 +337,13 @@ async def test_a_later_owner_fences_an_earlier_one() -> None:
         producers = [relay(cluster.daemon(node).coordinators.calls) for node in (1, 2)]
         for number, producer in enumerate(producers):
             await producer.begin_epoch()
-            assert (await producer.progress([SOURCE])).get(SOURCE, Progress(0)) == Progress(number)
+            assert (await producer.progress([SOURCE])).get(
+                SOURCE, CommittedProgress(0)
+            ) == CommittedProgress(number)
             some = {place: records(b"%d" % number, bytes(30_000)) for place in TARGETS}
-            await producer.write(some, {SOURCE: Progress(number + 1)})
+            await producer.write(some, {SOURCE: CommittedProgress(number + 1)})
         with pytest.raises(MqError) as raised:
-            await producers[0].write({TARGETS[0]: records(b"late")}, {SOURCE: Progress(9)})
+            await producers[0].write({TARGETS[0]: records(b"late")}, {SOURCE: CommittedProgress(9)})
         assert raised.value.code is ErrorCode.PRODUCER_FENCED
         found = await committed(client)
         assert (
@@ -363,10 +365,10 @@ async def exactly_once() -> None:
                 try:
                     await producer.begin_epoch()
                     found = await producer.progress([SOURCE])
-                    number = found.get(SOURCE, Progress(0)).offset
+                    number = found.get(SOURCE, CommittedProgress(0)).offset
                     while number < wanted:
                         some = {place: records(b"%d" % number) for place in TARGETS}
-                        await producer.write(some, {SOURCE: Progress(number + 1)})
+                        await producer.write(some, {SOURCE: CommittedProgress(number + 1)})
                         number += 1
                         await trio.sleep(chance.uniform(0, 0.4))
                     done.set()
@@ -423,7 +425,7 @@ async def test_clients_read_reserved_names_and_do_not_use_them() -> None:
             entropy=RandomEntropy(random.Random(1)),
         )
         await producer.begin_epoch()
-        await producer.write({}, {place: Progress(3, "hidden")})
+        await producer.write({}, {place: CommittedProgress(3, "hidden")})
         found = (await admin.list_group_offsets([group]))[group]
         assert isinstance(found, dict) and found[place].offset == 3
         assert [one.group_id for one in await admin.list_groups()] == [group]
@@ -440,4 +442,4 @@ async def test_clients_read_reserved_names_and_do_not_use_them() -> None:
         assert [error.code if error else None for error in errors] == [
             ErrorCode.GROUP_AUTHORIZATION_FAILED
         ] * 2
-        await producer.write({}, {place: Progress(4)})
+        await producer.write({}, {place: CommittedProgress(4)})

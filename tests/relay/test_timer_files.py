@@ -19,7 +19,7 @@ from mqd.io.disk import File, OsDisk
 from mqd.log.disk.leftovers import remove_leftovers
 from mqd.log.recovery_report import RecoveryReport
 from mqd.protocol.files import FileFormatError, parse_timers_file_name, timers_file_name
-from mqd.relay.delay_progress import Progress
+from mqd.relay.delay_progress import TimerProgress
 from mqd.relay.timer_files import delete_runs
 from mqd.relay.timer_format import HEADER_BYTES, Buckets, RunHeader, choose_merge, decode_header
 from mqd.relay.timer_index import TimerIndex, key_hash_of
@@ -64,7 +64,7 @@ def new_index(
 async def filled(directory: Path) -> None:
     """Two files of eight entries each, and two entries in memory that are lost."""
     index = new_index(directory)
-    await index.load(Progress(), 0, 0)
+    await index.load(TimerProgress(), 0, 0)
     for offset in range(2 * SIZE + 2):
         index.add(1_000 - offset, offset, key_hash_of(b"%d" % offset))
     index.cancel(key_hash_of(b"3"), 2 * SIZE + 2)
@@ -73,7 +73,7 @@ async def filled(directory: Path) -> None:
 
 
 async def next_offset_of(index: TimerIndex, *, start: int = 0, end: int = 50) -> Offset:
-    await index.load(Progress(), start, end)
+    await index.load(TimerProgress(), start, end)
     return index.next_offset
 
 
@@ -123,7 +123,7 @@ async def test_a_damaged_file_between_others_is_read_from_the_log_again(tmp_path
 async def test_a_file_that_is_damaged_later_is_an_error(tmp_path: Path) -> None:
     await filled(tmp_path)
     index = new_index(tmp_path)
-    await index.load(Progress(), 0, 50)
+    await index.load(TimerProgress(), 0, 50)
     for path in tmp_path.iterdir():
         path.write_bytes(path.read_bytes()[:-1000])
         path.unlink()
@@ -138,7 +138,7 @@ async def test_a_full_disk_holds_back_what_is_added(
 ) -> None:
     disk = FullDisk()
     index = new_index(tmp_path, disk=disk)
-    await index.load(Progress(), 0, 0)
+    await index.load(TimerProgress(), 0, 0)
     offset = 0
     async with trio.open_nursery() as nursery:
         nursery.start_soon(index.run)

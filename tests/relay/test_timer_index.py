@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 from mqd.io.disk import ArgumentsT, File, OsDisk, OsFile, ResultT
 from mqd.log.epochs import LeaderEpochs
 from mqd.relay import timer_files, timer_format, timer_index, timer_run
-from mqd.relay.delay_progress import Progress, decode_progress
+from mqd.relay.delay_progress import TimerProgress, decode_progress
 from mqd.relay.timer_index import Entry, TimerIndex
 from mqd.types import Offset
 from tests.seeds import seeds
@@ -105,7 +105,7 @@ class IndexMachine(RuleBasedStateMachine):
         self.log_start = 0
         self.epoch = 1
         self.epochs = LeaderEpochs([(self.epoch, 0)])
-        self.committed = Progress()
+        self.committed = TimerProgress()
         self.done: set[Offset] = set()
         """Relayed and committed."""
         self.popped: set[Offset] = set()
@@ -380,7 +380,7 @@ def test_long_histories(kind: type[IndexMachine], seed: int) -> None:
 
 def test_small_files_are_merged_while_a_large_merge_goes_on(tmp_path: Path) -> None:
     index = TimerIndex(StepDisk(), tmp_path, TOPIC_ID, 0, lambda offset: 1, entries_in_memory=5)
-    finish(index.load(Progress(), 0, 0))
+    finish(index.load(TimerProgress(), 0, 0))
     work, most = index.work(), 0
     for offset in range(500):
         index.add(500 - offset, offset)

@@ -17,7 +17,7 @@ import trio
 
 from mqd.io.disk import ArgumentsT, ResultT
 from mqd.relay import timer_files, timer_format
-from mqd.relay.delay_progress import Progress
+from mqd.relay.delay_progress import TimerProgress
 from mqd.relay.timer_index import TimerIndex
 from tests.relay.test_timer_index import TOPIC_ID, StepDisk, finish
 
@@ -93,7 +93,7 @@ def test_no_step_is_long(tmp_path: Path, keeps_keys: bool) -> None:
     index = TimerIndex(
         disk, tmp_path, TOPIC_ID, 0, lambda _: 1, keeps_keys=keeps_keys, entries_in_memory=SIZE
     )
-    finish(index.load(Progress(), 0, 0))
+    finish(index.load(TimerProgress(), 0, 0))
     work = index.work()
     for offset in range(12 * SIZE):
         index.add(7_919 * offset % 100_003, offset, 1 + offset * 31 % 1_009)

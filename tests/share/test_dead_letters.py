@@ -12,7 +12,7 @@ import trio.testing
 
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol.record_reader import Record
-from mqd.relay.ports import Progress
+from mqd.relay.ports import CommittedProgress
 from mqd.relay.producer import RecordsRefused
 from mqd.relay.stall import WARN_EVERY_SECONDS
 from mqd.share import dead_letter_writer
@@ -61,7 +61,7 @@ class World:
             for number in range(waiting)
         }
         self.letters: list[Record] = []
-        self.progress: Progress | None = None
+        self.progress: CommittedProgress | None = None
         self.producer_epoch = 0
         self.leader = 0
         self.steps = 0
@@ -134,7 +134,9 @@ class Leader:
         self.epoch = self.world.producer_epoch
         await self.world.step()
 
-    async def progress(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, Progress]:
+    async def progress(
+        self, places: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, CommittedProgress]:
         await self.world.step()
         progress = self.world.progress
         return {} if progress is None else {places[0]: progress}
@@ -142,7 +144,7 @@ class Leader:
     async def write(
         self,
         records: Mapping[TopicPartition, Sequence[Record]],
-        progress: Mapping[TopicPartition, Progress],
+        progress: Mapping[TopicPartition, CommittedProgress],
     ) -> None:
         await self.world.step()
         if self.epoch != self.world.producer_epoch:

@@ -9,7 +9,7 @@ import trio
 from mqd.delay_names import CRON
 from mqd.relay import delay_records
 from mqd.relay.delay_headers import RecordTimes
-from mqd.relay.delay_progress import Progress as DelayProgress
+from mqd.relay.delay_progress import TimerProgress
 from mqd.relay.delay_relay import DelayRelay
 from mqd.relay.producer import RelayProducer
 from tests.sim.planting import Patches, bug
@@ -53,8 +53,8 @@ def progress_after_records() -> Patches:
 
 @bug("a relay does not read the progress that an earlier leader has committed", load="delay")
 def committed_progress_ignored() -> Patches:
-    async def committed_progress(self: DelayRelay) -> DelayProgress:
-        return self._loaded or DelayProgress()
+    async def committed_progress(self: DelayRelay) -> TimerProgress:
+        return self._loaded or TimerProgress()
 
     yield DelayRelay, "_committed_progress", committed_progress
 
