@@ -149,7 +149,7 @@ def test_after_the_last_delay_a_record_is_a_dead_letter_at_once() -> None:
     }
 
 
-ORIGIN = {
+ORIGIN: dict[str, Any] = {
     "mqd_origin_topic": "orders",
     "mqd_origin_partition": "4",
     "mqd_origin_offset": "81",
