@@ -72,7 +72,7 @@ class TimerStatistics(NamedTuple):
     in_memory: int
     """Entries that are in no file yet."""
     runs: int
-    file_bytes: int
+    """Files."""
 
 
 def key_hash_of(key: bytes | None, only: Offset | None = None) -> int:
@@ -183,8 +183,7 @@ class TimerIndex:
 
     def statistics(self) -> TimerStatistics:
         in_memory = sum(len(one.heap) for one in (self._table, *self._sealed))
-        size = sum(run.header.size for run in self._runs)
-        return TimerStatistics(len(self), in_memory, len(self._runs), size)
+        return TimerStatistics(len(self), in_memory, len(self._runs))
 
     # -- from the log
 

@@ -126,7 +126,7 @@ async def measure(directory: Path, count: int, keys: bool) -> None:
         report("add", count, began, cpu)
         steps.report()
         peak = resident_bytes() - before
-        print(f"  memory: {peak / 2**20:.1f} MiB; {index.statistics()}")
+        print(f"  memory: {peak / 2**20:.1f} MiB; {sizes(index, directory)}")
         began, cpu = time.perf_counter(), time.process_time()
         while True:
             await trio.sleep(0.1)
@@ -136,7 +136,7 @@ async def measure(directory: Path, count: int, keys: bool) -> None:
         print(f"  merges end {late:.1f} s later (CPU {used:.1f} s)")
         steps.report()
         now = resident_bytes() - before
-        print(f"  memory: {now / 2**20:.1f} MiB; {index.statistics()}")
+        print(f"  memory: {now / 2**20:.1f} MiB; {sizes(index, directory)}")
         await look_up(index, count, dice)
         steps.report()
         await pop(index)
@@ -194,6 +194,11 @@ async def pop(index: TimerIndex) -> None:
 def report(what: str, count: int, began: float, cpu: float) -> None:
     seconds, used = time.perf_counter() - began, time.process_time() - cpu
     print(f"  {what}: {count} in {seconds:.2f} s (CPU {used:.2f} s), {count / used:,.0f}/CPU s")
+
+
+def sizes(index: TimerIndex, directory: Path) -> str:
+    megabytes = sum(file.stat().st_size for file in directory.glob("*.timers")) / 1e6
+    return f"{index.statistics()}; {megabytes:.1f} MB of files"
 
 
 def resident_bytes() -> int:

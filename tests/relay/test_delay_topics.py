@@ -214,6 +214,13 @@ def nodes_with_timers(cluster: Cluster) -> set[int]:
     }
 
 
+async def timers_are_on(cluster: Cluster, count: int) -> None:
+    """Wait until so many nodes have timers."""
+    with trio.fail_after(60):
+        while len(nodes_with_timers(cluster)) != count:  # noqa: ASYNC110
+            await trio.sleep(0.1)
+
+
 async def change_target(client: ClusterClient, change: ConfigChange) -> None:
     resource = Resource(ResourceType.TOPIC, "orders.delay")
     assert await Admin(client).alter_configs({resource: [change]}) == {resource: None}
@@ -233,22 +240,19 @@ async def test_all_nodes_remove_the_timers_of_a_topic_that_delays_no_more(
         async with open_producer(client, delivery_timeout_s=120) as producer:
             for number in range(8):
                 await producer.send("orders.delay", b"%d" % number, headers=headers)
-            await trio.sleep(5)
+            await timers_are_on(cluster, 1)
             [leader] = nodes_with_timers(cluster)
             cluster.nodes[leader].kill()
-            await trio.sleep(15)
+            await timers_are_on(cluster, 2)
             await cluster.nodes[leader].start()
             for number in range(8):
                 await producer.send("orders.delay", b"%d" % number, headers=headers)
-        await trio.sleep(5)
         assert len(nodes_with_timers(cluster)) == 2
         target = "mqd.delay.target"
         await change_target(client, ConfigChange(target, ConfigOperation.DELETE))
-        await trio.sleep(3)
-        assert nodes_with_timers(cluster) == set()
+        await timers_are_on(cluster, 0)
         await change_target(client, ConfigChange(target, ConfigOperation.SET, "orders"))
-        await trio.sleep(5)
-        assert len(nodes_with_timers(cluster)) == 1
+        await timers_are_on(cluster, 1)
 
 
 async def exactly_once() -> None:
