@@ -3,8 +3,9 @@ groups, which need not exist; subscriptions of client metrics (KIP-714).
 
 Incremental changes (KIP-339) set, delete, append to or subtract from single keys; a legacy change
 replaces all overrides of a resource. Each resource of a request stands alone: one bad key refuses
-its resource, not its neighbours. Codes are Apache Kafka 4.3's: a bad value is INVALID_CONFIG for a
-topic or a group and INVALID_REQUEST for a node.
+its resource, not its neighbours. Configs that name other topics are checked as if each resource had
+a request of its own (delay_topics.py). Codes are Apache Kafka 4.3's: a bad value is INVALID_CONFIG
+for a topic or a group and INVALID_REQUEST for a node.
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ from mqd.config import GROUP_OPTIONS, NODE_OPTIONS, TOPIC_OPTIONS, NodeConfig, V
 from mqd.config_sources import Source
 from mqd.controller.commands import check_fits
 from mqd.controller.decision_options import DecisionOptions
-from mqd.controller.delay_topics import check_dead_letter_access, check_delay_configs
+from mqd.controller.delay_topics import (
+    Relays,
+    check_dead_letter_access,
+    check_delay_configs,
+)
 from mqd.controller.image import CLIENT_METRICS, GROUP, NODE, TOPIC, MetadataImage
 from mqd.controller.metadata_version import check_client_metrics_allowed
 from mqd.controller.records import MetadataRecord, SetConfigs
@@ -158,6 +163,7 @@ def decide_alter_configs(
     counts = Counter((resource.resource_type, resource.resource_name) for resource in op.resources)
     room = Room(image, options.image_bytes_max)
     named = _Named(image)
+    relays = Relays(image)
     records: list[MetadataRecord] = []
     results: list[ResourceAltered] = []
     for resource in op.resources:
@@ -167,7 +173,7 @@ def decide_alter_configs(
                 raise MqError(
                     ErrorCode.INVALID_REQUEST, "The request names a resource more than once."
                 )
-            record = _alter(image, op, resource)
+            record = _alter(image, relays, op, resource)
             changed = {name: value for name, value in record.changes if value is not None}
             note = without_effect(_OPTIONS[record.resource_type], changed)
             check_fits(record)
@@ -178,6 +184,7 @@ def decide_alter_configs(
             continue
         if record.changes:
             records.append(record)
+            relays.take(record)
         results.append(ResourceAltered(number, name, ErrorCode.NONE, note))
     return ControllerResult(() if op.validate_only else tuple(records), tuple(results))
 
@@ -256,7 +263,9 @@ class _Named:
         self._present[kind] += 1
 
 
-def _alter(image: MetadataImage, op: AlterConfigs, resource: ResourceChanges) -> SetConfigs:
+def _alter(
+    image: MetadataImage, relays: Relays, op: AlterConfigs, resource: ResourceChanges
+) -> SetConfigs:
     kind = _kind(image, resource)
     key = (kind, resource.resource_name)
     present = image.configs.get(key, {})
@@ -267,7 +276,7 @@ def _alter(image: MetadataImage, op: AlterConfigs, resource: ResourceChanges) ->
     for change in resource.changes:
         wanted[change.name] = _wanted(image, op, key, change)
     check_overrides_fit({**present, **wanted})
-    _validate(image, op.config, key, present, wanted)
+    _validate(image, relays, op.config, key, present, wanted)
     changes = tuple(
         (name, value) for name, value in sorted(wanted.items()) if present.get(name) != value
     )
@@ -387,6 +396,7 @@ def _current_list(
 
 def _validate(
     image: MetadataImage,
+    relays: Relays,
     config: NodeConfig,
     key: tuple[str, str],
     present: Mapping[str, str],
@@ -397,14 +407,14 @@ def _validate(
     after = {name: value for name, value in {**present, **wanted}.items() if value is not None}
     if kind == TOPIC:
         validate_topic_configs(after)
-        check_delay_configs(image, name, present, after)
+        check_delay_configs(relays, name, present, after)
         check_fixed_configs(present, after)
         return
     if kind == GROUP:
         validate_group_configs(after, effective_node_config(config, image, None))
-        dead_letters = after.get(GROUP_DEAD_LETTERS, "")
+        dead_letters = after.get(GROUP_DEAD_LETTERS, "").strip()
         if dead_letters != present.get(GROUP_DEAD_LETTERS):
-            check_dead_letter_access(image, dead_letters)
+            check_dead_letter_access(relays, dead_letters)
         return
     if kind == CLIENT_METRICS:
         validate_client_metrics_configs(after)

@@ -1,7 +1,8 @@
 """Create topics. Codes, and where clients show their texts, are Apache Kafka 4.3's.
 
 Decisions about topics read the committed image and change nothing. Each topic of a request has its
-own result, and an invalid one does not affect the others.
+own result, and an invalid one does not affect the others. Configs that name other topics are
+checked as if each topic had a request of its own (delay_topics.py).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from mqd.controller.assignments import (
 from mqd.controller.commands import check_fits
 from mqd.controller.configs import check_overrides_fit
 from mqd.controller.decision_options import DecisionOptions
-from mqd.controller.delay_topics import check_delay_configs
+from mqd.controller.delay_topics import Relays, check_delay_configs
 from mqd.controller.image import MetadataImage, are_in_memory
 from mqd.controller.placement import Load, default_replication_factor
 from mqd.controller.records import CreateTopic, MetadataRecord
@@ -132,6 +133,7 @@ def decide_create_topics(
     load = load_of(image)
     in_memory = MemoryPartitions(image, options)
     room = Room(image, options.image_bytes_max)
+    relays = Relays(image)
     records: list[MetadataRecord] = []
     results: dict[str, TopicCreated] = {}
     for topic in op.topics:
@@ -145,7 +147,7 @@ def decide_create_topics(
                     ErrorCode.POLICY_VIOLATION,
                     f"A request adds at most {PARTITIONS_PER_REQUEST_MAX} partitions.",
                 )
-            record = _create_topic(image, op, topic, load)
+            record = _create_topic(image, op, topic, load, relays)
             check_descriptors(options, load, record.partitions)
             is_in_memory = are_in_memory(dict(record.configs))
             if is_in_memory:
@@ -158,6 +160,7 @@ def decide_create_topics(
             )
             continue
         records.append(record)
+        relays.take(record)
         add_load(load, record.partitions)
         if is_in_memory:
             in_memory.add(record.partitions)
@@ -179,7 +182,11 @@ def _partitions_wanted(topic: NewTopic, op: CreateTopics) -> int:
 
 
 def _create_topic(
-    image: MetadataImage, op: CreateTopics, topic: NewTopic, load: Mapping[NodeId, Load]
+    image: MetadataImage,
+    op: CreateTopics,
+    topic: NewTopic,
+    load: Mapping[NodeId, Load],
+    relays: Relays,
 ) -> CreateTopic:
     if topic.name == RESERVED_TOPIC:
         raise MqError(ErrorCode.INVALID_REQUEST, f"The topic name {RESERVED_TOPIC!r} is reserved.")
@@ -193,7 +200,7 @@ def _create_topic(
             f"Topic {topic.name!r} collides with existing topic {collision!r}: the names differ "
             "only in '.' and '_'.",
         )
-    configs = _checked_configs(image, topic) if topic.configs else ()
+    configs = _checked_configs(relays, topic) if topic.configs else ()
     if topic.assignments:
         replica_lists = _assigned(image, topic)
     else:
@@ -211,7 +218,7 @@ def _create_topic(
     return CreateTopic(topic.name, topic.topic_id, placements_of(image, replica_lists), configs)
 
 
-def _checked_configs(image: MetadataImage, topic: NewTopic) -> tuple[tuple[str, str], ...]:
+def _checked_configs(relays: Relays, topic: NewTopic) -> tuple[tuple[str, str], ...]:
     """The last value of a name counts.
 
     Raises INVALID_CONFIG for a null, an unknown name or a bad value.
@@ -226,7 +233,7 @@ def _checked_configs(image: MetadataImage, topic: NewTopic) -> tuple[tuple[str, 
     check_overrides_fit(checked)
     validate_topic_configs(checked)
     check_fixed_configs({}, checked, is_new=True)
-    check_delay_configs(image, topic.name, None, checked)
+    check_delay_configs(relays, topic.name, None, checked)
     if topic.name in INTERNAL_TOPICS and are_in_memory(checked):
         raise MqError(
             ErrorCode.INVALID_CONFIG,

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 from mqd.controller.delay_topics import topics_named_in
 from mqd.errors import MqError
-from mqd.resource_configs import GROUP_DEAD_LETTERS
 from mqd.security.acls import Operation, ResourceType
 from mqd.server.authorization import REFUSALS, is_authorized
 from mqd.server.context import Context
@@ -16,8 +15,8 @@ from mqd.server.context import Context
 
 def relay_refusal(context: Context, configs: Mapping[str, str | None]) -> MqError | None:
     """Why the client may not set these configs: it lacks WRITE on a topic that they name."""
-    for name in (*topics_named_in(configs), configs.get(GROUP_DEAD_LETTERS)):
-        if name and not is_authorized(context, Operation.WRITE, ResourceType.TOPIC, name):
+    for name in topics_named_in(configs):
+        if not is_authorized(context, Operation.WRITE, ResourceType.TOPIC, name):
             code, sentence = REFUSALS[ResourceType.TOPIC]
             return MqError(
                 code,
