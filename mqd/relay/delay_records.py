@@ -2,7 +2,8 @@
 dead-letter topic, and the next occurrence of a repeating one. Pure.
 
 Key and value stay. The time stamp of a relayed record is its due time, so that retention and TTL of
-the target begin then. These headers are added, and replace earlier ones of the same name:
+the target begin then; that of a dead letter is now. Neither is later than now: a topic may refuse
+that. These headers are added, and replace earlier ones of the same name:
 
     mqd-delay-topic, mqd-delay-partition, mqd-delay-offset   where the record waited
     mqd-delay-timestamp                                      its time stamp there
@@ -125,7 +126,7 @@ def outcome_of(
     letters = [one.topic for one in refused].count(topic.dead_letters)
     if isinstance(times, BadHeader):
         if topic.dead_letters or refused:
-            return _dead(topic, source, record, 0, cause or times.problem, letters)
+            return _dead(topic, source, record, 0, cause or times.problem, letters, now_ms)
         added = {**_origin(source, record, max(0, record.timestamp)), ERROR: times.problem}
         return Outcome((_to_target(topic, record, added),))
     again: tuple[Outgoing, ...] = ()
@@ -138,14 +139,14 @@ def outcome_of(
     elif times.is_expired(now_ms):
         cause = EXPIRED
     if cause:
-        dead = _dead(topic, source, record, times.attempts, cause, letters)
+        dead = _dead(topic, source, record, times.attempts, cause, letters, now_ms)
         return Outcome((*dead.records, *again), cause)
     added = _origin(source, record, times.due_ms)
     if topic.is_retry:
         added[ATTEMPTS] = str(times.attempts + 1)
         if not any(name == FIRST_FAILURE for name, _ in record.headers):
             added[FIRST_FAILURE] = str(max(0, record.timestamp))
-    relayed = record._replace(timestamp=max(record.timestamp, times.due_ms))
+    relayed = record._replace(timestamp=max(min(record.timestamp, now_ms), times.due_ms))
     return Outcome((_to_target(topic, relayed, added), *again))
 
 
@@ -168,6 +169,7 @@ def _dead(
     attempts: int,
     cause: str,
     refused_letters: int,
+    now_ms: int,
 ) -> Outcome:
     """A letter with a copy of the record; without one if that was refused, else none."""
     if not topic.dead_letters or refused_letters > 1:
@@ -186,7 +188,8 @@ def _dead(
     if topic.is_retry:
         added |= _first_failure(source, record)
     others = [name for name, _ in record.headers if is_of_letter(name)]
-    return Outcome((Outgoing(topic.dead_letters, _with_headers(record, added, others)),), cause)
+    letter = _with_headers(record, added, others)._replace(timestamp=now_ms)
+    return Outcome((Outgoing(topic.dead_letters, letter),), cause)
 
 
 def _first_failure(source: TopicPartition, record: Record) -> dict[str, str]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -134,7 +134,7 @@ class DelayRelay:
         self._attempted: TimerProgress | None = None
         """The progress of a transaction whose outcome is unknown."""
         self._batch_max = BATCH_RECORDS
-        """1 after a batch was refused, until the record that is to blame is found."""
+        """Half of a batch that was refused, until the record that is to blame is found."""
         self._refused: defaultdict[Offset, list[Refusal]] = defaultdict(list)
         """Records that a topic never accepts as they are."""
         self._stall = Stall()
@@ -171,22 +171,24 @@ class DelayRelay:
                     try:
                         written = self._loaded
                         await self._relay()
+                    except RecordsRefused as error:
+                        self._note_refusal(error)  # the next batch is another one: no back-off
                     except MqError as error:
                         self._note(error)
-                    failures = failures + 1 if self._loaded == written else 0
-                    await trio.sleep(backoff_s(failures, self._env.entropy.random()))
+                        failures = failures + 1 if self._loaded == written else 0
+                        await trio.sleep(backoff_s(failures, self._env.entropy.random()))
                     progress = await self._begin_epoch()
                 nursery.cancel_scope.cancel()
 
+    def _note_refusal(self, error: RecordsRefused) -> None:
+        logger.warning(
+            "relay target refuses records partition=%s target=%s reason=%s",
+            self._topic_partition,
+            error.topic_partition,
+            error,
+        )
+
     def _note(self, error: MqError) -> None:
-        if isinstance(error, RecordsRefused):
-            logger.warning(
-                "relay target refuses records partition=%s target=%s reason=%s",
-                self._topic_partition,
-                error.topic_partition,
-                error,
-            )
-            return
         self._warn(error)
         if self._stall.note():
             logger.info("relay begins again partition=%s reason=%s", self._topic_partition, error)
@@ -455,17 +457,21 @@ class DelayRelay:
                 placed, {self._topic_partition: self._encoded(progress, counts)}, build
             )
         except RecordsRefused as error:
-            if len(taken.entries) == 1:
-                refusal = Refusal(error.topic_partition.topic, str(error))
-                self._refused[taken.entries[0].offset].append(refusal)
-            self._batch_max = 1
+            to_blame = blamed(error, placed)
+            for offset in to_blame:
+                self._refused[offset].append(Refusal(error.topic_partition.topic, str(error)))
+            if not to_blame:
+                self._batch_max = len(taken.entries) // 2
             raise
         self._confirm(progress)
         self._counts = counts
         self._unread = self._unread[0], min(self._unread[1], self._partition.log.log_end_offset)
-        self._batch_max = min(BATCH_RECORDS, 2 * self._batch_max)
-        for entry in taken.entries:
-            self._refused.pop(entry.offset, None)
+        refused_before = self._refused.keys() & {entry.offset for entry in taken.entries}
+        for offset in refused_before:
+            del self._refused[offset]
+        if not refused_before:
+            # Slowly: a refusal costs as much as a few batches.
+            self._batch_max = min(BATCH_RECORDS, self._batch_max + 1 + self._batch_max // 4)
         if taken.causes:
             logger.warning(
                 "records were not relayed partition=%s dead_letters=%s causes=%s",
@@ -599,6 +605,15 @@ class DelayRelay:
             if not waiter.freed:
                 waiter.freed = True
                 waiter.leave()
+
+
+def blamed(error: RecordsRefused, placed: Mapping[TopicPartition, list[Record]]) -> set[Offset]:
+    """The offsets of the records of the delay topic that are certainly refused. Empty: of several
+    records, any may be to blame."""
+    batch = placed[error.topic_partition]
+    if len(batch) == 1:
+        return {batch[0].offset}
+    return {batch[index].offset for index in error.indexes if 0 <= index < len(batch)}
 
 
 def _portions(outgoing: Iterable[Outgoing]) -> Iterator[list[Outgoing]]:

@@ -100,9 +100,13 @@ class RecordsRefused(MqError):
     """The leader of `topic_partition` never accepts these records, for the reason in `code`. With
     MESSAGE_TOO_LARGE, it may accept fewer of them."""
 
-    def __init__(self, topic_partition: TopicPartition, error: MqError) -> None:
+    def __init__(
+        self, topic_partition: TopicPartition, error: MqError, indexes: Iterable[int] = ()
+    ) -> None:
+        """`indexes`: the first few refused records of the batch, if the leader names them."""
         super().__init__(error.code, error.message)
         self.topic_partition = topic_partition
+        self.indexes = tuple(indexes)
 
 
 class RelayProducer:
@@ -324,7 +328,8 @@ class RelayProducer:
             [row] = topic["partition_responses"]
             error = MqError(ErrorCode(row["error_code"]), row["error_message"] or "")
             if error.code in REFUSED_RECORDS:
-                raise RecordsRefused(topic_partition, error)
+                named = [one["batch_index"] for one in row["record_errors"]]
+                raise RecordsRefused(topic_partition, error, named)
             if error.code:
                 raise error
 

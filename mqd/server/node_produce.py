@@ -92,6 +92,10 @@ async def _produce(node: Node, version: int, request: Any) -> Mapping[str, Any]:
 
 def _refuse(row: Row, error: MqError) -> None:
     row["error_code"], row["error_message"] = int(error.code), error.message or None
+    row["record_errors"] = [
+        {"batch_index": index, "batch_index_error_message": why}
+        for index, why in error.record_errors
+    ]
 
 
 def _writable(node: Node, topic: str, index: int) -> Partition:

@@ -74,6 +74,18 @@ def test_a_relayed_record_is_unchanged_but_for_headers() -> None:
     assert overdue.timestamp == 1_000, "not before it was sent"
 
 
+def test_no_time_stamp_is_later_than_now() -> None:
+    """The topics would refuse it. The batch header of a producer may hide such a time stamp."""
+    future = record(timestamp=2**62, mqd_deliver_at="5")
+    assert outcome(DELAY, future, now_ms=900).records[0].record.timestamp == 900
+    assert headers(outcome(DELAY, future))["mqd-delay-timestamp"] == str(2**62)
+    [letter] = outcome(RETRY, record(timestamp=2**62, mqd_attempts="x"), now_ms=900).records
+    assert (letter.topic, letter.record.timestamp) == ("orders.dlq", 900)
+    refused = [Refusal("orders.dlq", "too large")]
+    [bare] = outcome(RETRY, record(mqd_attempts="2"), now_ms=900, refused=refused).records
+    assert bare.record.value is None and bare.record.timestamp == 900
+
+
 def test_the_partition_is_that_of_the_key_or_of_the_source() -> None:
     [sent] = outcome(DELAY, record()).records
     assert partition_of(sent, SOURCE, 12) == partition_for_key(b"k", 12)
@@ -188,7 +200,7 @@ def test_a_record_does_not_choose_what_its_letter_says() -> None:
     found = headers(outcome(RETRY, one))
     assert found["mqd-dlq-target"] == "orders" and found["own"] == "1"
     assert not {"__dlq.errors.group", "__dlq.errors.x"} & set(found)
-    bare = record(mqd_attempts="2", **ORIGIN)._replace(key=None, value=None)
+    bare = record(timestamp=1_000, mqd_attempts="2", **ORIGIN)._replace(key=None, value=None)
     found = headers(outcome(RETRY, bare))
     assert (found["__dlq.errors.topic"], found["__dlq.errors.offset"]) == ("orders.delay", "7"), (
         "it looks like a letter without a copy, so the original is read there"

@@ -10,8 +10,10 @@ import trio
 from mqd.client import ClusterClient, open_producer
 from mqd.client.admin import Admin
 from mqd.client.descriptions import ConfigChange, ConfigOperation, Resource, ResourceType
+from mqd.limits import RECORD_ERRORS_MAX
 from mqd.protocol.compression import Codec
 from mqd.relay import timer_run
+from mqd.relay.producer import RelayProducer
 from mqd.relay.reading import RecordLookup
 from mqd.relay.timer_table import TimerTable
 from mqd.testing import Cluster, simulated
@@ -78,8 +80,8 @@ async def test_records_beyond_what_a_timer_file_has_buffered_are_read_in_bulk(
         assert len(alone) <= 2
 
 
-async def _send(producer: Any, value: bytes | None, headers: Any) -> None:
-    await producer.send("orders.delay", value, key=b"K", headers=headers)
+async def _send(producer: Any, value: bytes | None, headers: Any, key: bytes | None = b"K") -> None:
+    await producer.send("orders.delay", value, key=key, headers=headers)
 
 
 @simulated(seed=3)
@@ -118,6 +120,29 @@ async def test_a_record_that_all_topics_refuse_is_dropped() -> None:
         assert record.key == b"small" and bad.key == b"bad"
         assert letter.key is letter.value is None
         assert header(letter, "__dlq.errors.offset") == 0
+
+
+@simulated(seed=3)
+async def test_refused_records_do_not_stop_a_relay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One refusal names several of them, and the next batch is written at once."""
+    begin, epochs = RelayProducer.begin_epoch, list[float]()
+
+    async def counted(producer: RelayProducer) -> None:
+        epochs.append(trio.current_time())
+        await begin(producer)
+
+    monkeypatch.setattr(RelayProducer, "begin_epoch", counted)
+    async with Cluster(nodes=1) as cluster:
+        client = await cluster.client()
+        await make_topics(client, 1, mqd_dlq_topic="orders.dlq")
+        await set_config(client, "orders", "cleanup.policy", "compact")
+        async with open_producer(client) as producer, trio.open_nursery() as nursery:
+            for _ in range(60):
+                nursery.start_soon(_send, producer, b"v", [("mqd-delay", b"3000")], None)
+        with trio.fail_after(30):
+            assert len(await arrived(client, DEAD, 60)) == 60
+        assert len(epochs) <= 1 + 2 * 60 / RECORD_ERRORS_MAX
+        assert epochs[-1] - epochs[1] < 0.2, "no back-off"
 
 
 async def set_config(client: ClusterClient, topic: str, name: str, value: str) -> None:

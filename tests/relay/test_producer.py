@@ -96,7 +96,9 @@ _RESPONSES: dict[str, Callable[[Mapping[str, Any], int], Mapping[str, Any]]] = {
         "responses": [
             {
                 "name": body["topic_data"][0]["name"],
-                "partition_responses": [{"index": 0, "error_code": code, "error_message": None}],
+                "partition_responses": [
+                    {"index": 0, "error_code": code, "error_message": None, "record_errors": []}
+                ],
             }
         ]
     },
