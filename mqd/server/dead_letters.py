@@ -58,7 +58,7 @@ class DeadLetters:
         name: str = self._options.group(group_id, GROUP_DEAD_LETTERS)
         copies: bool = self._options.group(group_id, GROUP_COPIES)
         if not name:
-            name, copies = image.topic_configs(topic).get(DEAD_LETTERS_CONFIG, ""), True
+            name, copies = image.topic_configs(topic).get(DEAD_LETTERS_CONFIG, "").strip(), True
         if not name:
             return None
         if name == topic:

@@ -41,3 +41,20 @@ def test_a_group_whose_letters_would_go_to_the_topic_itself_is_logged(
     now[0] += WARN_EVERY_SECONDS
     assert letters.target("billing", "orders") is None
     assert len(caplog.messages) == 2
+
+
+def test_white_space_around_the_name_in_the_topic_is_ignored() -> None:
+    """As in relays: no topic has a name with spaces, so the letters would wait for ever."""
+    image = MetadataImage()
+    configs = (("mqd.dlq.topic", " dead "),)
+    replay(image, CreateTopic("orders", UUID(int=1), (), configs), 1, Delta(1))
+    letters = DeadLetters(
+        image=lambda: image,
+        options=cast(Any, SimpleNamespace(group=lambda group, name: "")),
+        calls=cast(Any, None),
+        clock=cast(Any, None),
+        entropy=cast(Any, None),
+        create_topic=lambda topic: None,
+    )
+    target = letters.target("billing", "orders")
+    assert target is not None and target.topic == "dead"
