@@ -87,6 +87,8 @@ def times_in(topic: DelayTopic, record: Record) -> RecordTimes | BadHeader:
     if topic.is_retry:
         ignored = (DELIVER_AT, DELAY, CRON)
         headers = [header for header in headers if header[0] not in ignored]
+    elif not begins_schedule(headers):
+        headers = [header for header in headers if header[0] != CRON]
     times = times_of(headers, record.timestamp, topic.times)
     if isinstance(times, RecordTimes) and times.cron is not None and record.key is None:
         return BadHeader(
@@ -95,6 +97,14 @@ def times_in(topic: DelayTopic, record: Record) -> RecordTimes | BadHeader:
             "schedule. Send it with a key.",
         )
     return times
+
+
+def begins_schedule(headers: Headers) -> bool:
+    """Whether these are the headers of a schedule. A copy of an occurrence that was relayed, or its
+    dead letter, has them, too, but is one record. In a chain of delay topics, each copy would begin
+    a schedule at each hop."""
+    names = {name for name, _ in headers}
+    return CRON in names and names.isdisjoint((FROM_TOPIC, DLQ_TOPIC))
 
 
 def due_ms_of(topic: DelayTopic, record: Record) -> int:
@@ -247,7 +257,7 @@ def repeats_since(topic: DelayTopic, record: Record) -> Offset | None:
     the occurrence may cancel it; those before it were known when the occurrence was written."""
     if topic.is_retry or record.key is None or record.value is None:
         return None
-    if all(name != CRON for name, _ in record.headers):
+    if not begins_schedule(record.headers):
         return None
     return last_number(record.headers, REPEATS)
 

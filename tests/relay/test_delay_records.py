@@ -108,6 +108,27 @@ def test_a_schedule_continues_in_the_delay_topic() -> None:
     assert "mqd-cron-since" not in headers(outcome(DELAY, again.record))
 
 
+def test_only_the_first_topic_of_a_chain_repeats_a_schedule() -> None:
+    """Else each occurrence would begin a schedule at each hop: n topics, minutes to the power n."""
+    letters = topic(mqd_message_ttl_ms="1", mqd_dlq_topic="dead")
+    first = record(mqd_cron="* * * * *", mqd_cron_since="3")
+    copy = outcome(DELAY, first).records[0].record
+    letter = outcome(letters, first).records[0].record
+    for one in (copy, letter):
+        assert dict(one.headers)["mqd-cron"] == b"* * * * *", "its consumer may read the schedule"
+        assert due_ms_of(DELAY, one) == one.timestamp
+        assert len(outcome(DELAY, one).records) == 1
+        assert repeats_since(DELAY, one) is None
+        assert outcome(DELAY, one._replace(key=None)).cause == "", "a copy needs no key"
+
+
+def test_each_topic_of_a_chain_delays() -> None:
+    [sent] = outcome(DELAY, record(mqd_delay="500")).records
+    assert due_ms_of(DELAY, sent.record) == sent.record.timestamp + 500 == 2_000
+    [sent] = outcome(DELAY, record(mqd_deliver_at="1500")).records
+    assert due_ms_of(DELAY, sent.record) == sent.record.timestamp == 1_500
+
+
 def test_tombstones_cancel_all_earlier_records_or_one() -> None:
     tombstone = record()._replace(offset=20, value=None)
     assert ends(DELAY, tombstone, 7) and ends(DELAY, tombstone, 8)
