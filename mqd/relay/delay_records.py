@@ -276,55 +276,6 @@ def cancelled_only(tombstone: Record) -> Offset | None:
     return last_number(tombstone.headers, CANCELS)
 
 
-class Cancellations:
-    """Which occurrences were cancelled while they were written. Each is given with the offset from
-    which on a record may cancel it."""
-
-    def __init__(self, topic: DelayTopic, occurrences: Iterable[tuple[Offset, Record]]) -> None:
-        self._topic = topic
-        self._occurrences = {record.offset: (since, record) for since, record in occurrences}
-        self._ended: dict[bytes | None, Offset] = {
-            record.key: -1 for _, record in self._occurrences.values()
-        }
-        """The last record of each key that ends all records before it."""
-        self._cancelled: set[Offset] = set()
-
-    @property
-    def start(self) -> Offset:
-        """`read` the records from here on."""
-        return min(since for since, _ in self._occurrences.values())
-
-    @property
-    def end(self) -> Offset:
-        return max(self._occurrences) + 1
-
-    def read(self, record: Record) -> None:
-        """Take the next record of the log into account."""
-        if record.key not in self._ended:
-            return
-        since, occurrence = self._occurrences.get(record.offset, (0, None))
-        if occurrence is not None and self._ended[record.key] >= since:
-            self._cancelled.add(record.offset)
-        only = cancelled_only(record) if record.value is None else None
-        if only is None:
-            if ends(self._topic, record, -1):
-                self._ended[record.key] = record.offset
-            return
-        since, occurrence = self._occurrences.get(only, (0, None))
-        if (
-            occurrence is not None
-            and occurrence.key == record.key
-            and since <= record.offset < only
-        ):
-            self._cancelled.add(only)
-
-    def cancelled(self) -> list[Record]:
-        """After all records were read, in their order."""
-        return [
-            record for offset, (_, record) in self._occurrences.items() if offset in self._cancelled
-        ]
-
-
 def cancellation_of(source: TopicPartition, occurrence: Record, now_ms: int) -> Outgoing:
     """A tombstone after an occurrence that was cancelled while it was written. The log keeps it as
     long as the occurrence; retention may delete what is before it (I58)."""

@@ -7,7 +7,7 @@ committed offset: the first pending offset, with the metadata of delay_progress.
 
 The next occurrence of a schedule does not follow at once what the relay knows of the log: its key
 may be cancelled between. So before an occurrence enters the index, these records are read again,
-and a tombstone for the occurrence is written. Until then, the floor is below them (I58).
+and a tombstone for the occurrence is written (occurrences.py, I58).
 
 A shell: delay_records.py decides what becomes of a record. After any error, the epoch of the
 producer ends, and the next one begins with the committed progress.
@@ -34,7 +34,7 @@ from mqd.limits import KIB
 from mqd.log.service import LogService
 from mqd.protocol.batch_builder import build_batch
 from mqd.protocol.compression import Codec
-from mqd.protocol.record_reader import INT64_MAX, Record
+from mqd.protocol.record_reader import Record
 from mqd.relay.delay_progress import (
     Counts,
     TimerProgress,
@@ -43,7 +43,6 @@ from mqd.relay.delay_progress import (
 )
 from mqd.relay.delay_records import (
     EXPIRED,
-    Cancellations,
     Outgoing,
     Refusal,
     cancellation_of,
@@ -57,6 +56,7 @@ from mqd.relay.delay_records import (
 )
 from mqd.relay.delay_topic import DelayTopic
 from mqd.relay.names import delay_group, delay_transactional_id
+from mqd.relay.occurrences import Cancellations, OccurrenceWindow
 from mqd.relay.ports import Calls, CommittedProgress
 from mqd.relay.producer import RecordsRefused, RelayProducer
 from mqd.relay.reading import Chunk, RecordLookup, read_chunk
@@ -142,11 +142,7 @@ class DelayRelay:
         self._committed_floor: Offset = 0
         self._counts = Counts()
         """Committed ones."""
-        self._unread: tuple[Offset, Offset] = 0, 0
-        """Until the index knows the log up to the second offset, the occurrences of schedules there
-        may need the records from the first one on."""
-        self._settled: Offset = 0
-        """The occurrences below were compared with these records."""
+        self._window = OccurrenceWindow()
 
     def _new_index(self) -> TimerIndex:
         log = self._partition.log
@@ -224,7 +220,7 @@ class DelayRelay:
             try:
                 await self._producer.begin_epoch()
                 progress = await self._committed_progress()
-                self._unread = self._committed_floor, self._partition.log.log_end_offset
+                self._window.begin(self._committed_floor, self._partition.log.log_end_offset)
                 return progress
             except MqError as error:
                 self._note(error)
@@ -285,9 +281,7 @@ class DelayRelay:
     def _floor(self) -> Offset:
         """No record below this offset is needed any more (I58)."""
         lowest, known = self._index.lowest_offset(), self._index.next_offset
-        floor = known if lowest is None else lowest
-        needed, unread_end = self._unread
-        return min(floor, needed) if known < unread_end else floor
+        return self._window.floor(known if lowest is None else lowest, known)
 
     # -- the loop ----------------------------------------------------------------------------------
 
@@ -327,7 +321,7 @@ class DelayRelay:
         have been cancelled while they were written: then return these."""
         env, index = self._env, self._index
         chunk = await self._chunk(index.next_offset, limit)
-        if index.next_offset < self._unread[1] and chunk.next_offset > self._settled:
+        if self._window.overlaps(index.next_offset, chunk.next_offset):
             occurrences = list[tuple[Offset, Record]]()
             note = partial(self._note_occurrence, occurrences)
             await env.shared.loop.each(note, chunk.records)
@@ -445,9 +439,7 @@ class DelayRelay:
         placed = self._placed(taken.outgoing)
         progress = self._attempted = index.progress()
         if self._topic_partition in placed:
-            needed, unread_end = self._unread
-            since = index.next_offset
-            self._unread = min(needed, since) if since < unread_end else since, INT64_MAX
+            self._window.writes(index.next_offset)
         expired = taken.causes[EXPIRED]
         counts = self._counts.plus(
             Counts(taken.relayed, taken.cancelled, expired, taken.causes.total() - expired)
@@ -465,7 +457,7 @@ class DelayRelay:
             raise
         self._confirm(progress)
         self._counts = counts
-        self._unread = self._unread[0], min(self._unread[1], self._partition.log.log_end_offset)
+        self._window.written(self._partition.log.log_end_offset)
         refused_before = self._refused.keys() & {entry.offset for entry in taken.entries}
         for offset in refused_before:
             del self._refused[offset]
@@ -517,16 +509,13 @@ class DelayRelay:
         return False
 
     def _note_occurrence(self, found: list[tuple[Offset, Record]], record: Record) -> None:
-        """Add a record that is an occurrence which the index does not have yet, with the offset
-        from which on records may cancel it."""
+        """Add a record that is an occurrence which the index does not have yet."""
         assert self._loaded is not None
-        since = repeats_since(self._topic, record)
-        if (
-            since is not None
-            and record.offset >= max(self._index.next_offset, self._settled)
-            and not self._loaded.covers(due_ms_of(self._topic, record), record.offset)
-        ):
-            found.append((max(since, self._unread[0]), record._replace(value=b"", headers=())))
+        occurrence = self._window.occurrence_of(
+            self._topic, record, self._index.next_offset, self._loaded
+        )
+        if occurrence is not None:
+            found.append(occurrence)
 
     async def _cancel_occurrences(self, occurrences: list[tuple[Offset, Record]]) -> None:
         """Write tombstones for those of these occurrences whose key was cancelled while they were
@@ -551,10 +540,10 @@ class DelayRelay:
                     {self._topic_partition: self._encoded(progress, self._counts)},
                 )
             except RecordsRefused:
-                self._settled = search.end
+                self._window.settled(search.end)
                 raise
             self._confirm(progress)
-        self._settled = search.end
+        self._window.settled(search.end)
 
     # -- waiting -----------------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from mqd.protocol.record_reader import Record
 from mqd.relay.delay_records import (
     EXHAUSTED,
     EXPIRED,
-    Cancellations,
     Outcome,
     Refusal,
     cancellation_of,
@@ -298,32 +296,3 @@ def test_configs() -> None:
     for wrong in ("1", "s", "1s,,2s", "-1s", "1w", "999999999d", ",".join(["1s"] * 33)):
         with pytest.raises(ValueError):
             parse_back_off(wrong)
-
-
-@pytest.mark.parametrize("replaces", (False, True))
-@pytest.mark.parametrize("seed", range(20))
-def test_cancelled_occurrences_are_found_in_one_pass(seed: int, replaces: bool) -> None:
-    """Against the definition, record by record."""
-    dice, found = random.Random(seed), topic(mqd_delay_replace=str(replaces))
-    log = []
-    for offset in range(60):
-        kind = dice.choice(("plain", "tombstone", "cancels", "occurrence"))
-        headers: list[tuple[str, bytes | None]] = []
-        if kind == "cancels":
-            headers = [("mqd-cancels", b"%d" % dice.randrange(60))]
-        if kind == "occurrence":
-            headers = [("mqd-cron", b"* * * * *"), ("mqd-cron-since", b"%d" % dice.randrange(60))]
-        value = None if kind in ("tombstone", "cancels") else b"v"
-        log.append(Record(offset, 0, dice.choice((b"a", b"b", b"c")), value, headers))
-    occurrences = [(since, one) for one in log if (since := repeats_since(found, one)) is not None]
-    search = Cancellations(found, occurrences)
-    for one in log[search.start : search.end]:
-        search.read(one)
-    assert search.cancelled() == [
-        one
-        for since, one in occurrences
-        if any(
-            other.key == one.key and ends(found, other, one.offset)
-            for other in log[since : one.offset]
-        )
-    ]
