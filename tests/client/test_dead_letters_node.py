@@ -10,14 +10,20 @@ import trio
 from mqd.client.admin import Admin
 from mqd.client.cluster import ClusterClient
 from mqd.client.consumer import open_consumer
-from mqd.client.descriptions import ConfigChange, ConfigOperation, Resource, ResourceType
+from mqd.client.descriptions import (
+    ConfigChange,
+    ConfigOperation,
+    NewTopic,
+    Resource,
+    ResourceType,
+)
 from mqd.client.errors import AcknowledgementFailed, ClientError
 from mqd.client.producer import open_producer
 from mqd.client.share_consumer import open_share_consumer
 from mqd.errors import ErrorCode
 from mqd.protocol.record_reader import Record
 from mqd.share import acquiring
-from mqd.testing import Cluster, simulated
+from mqd.testing import Cluster, run, simulated
 from mqd.types import TopicPartition
 from tests.client.test_share_consumer_node import REPLICATED, nothing, prepare, produce, take
 from tests.seeds import seeds
@@ -300,3 +306,27 @@ async def test_all_leaders_count_the_expired_records() -> None:
                 while [(lag.lag, lag.expired) for lag in lags] != [(0, 1), (0, 2), (0, 3)]:
                     await nothing(consumer, 1)
                     lags = await admin.group_lag(GROUP)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["no leader", "open transaction"])
+def test_a_dead_letter_topic_without_a_leader_is_logged_with_the_cause(first: str) -> None:
+    async def check() -> None:
+        async with Cluster(nodes=3, options=REPLICATED) as cluster:
+            client = await prepare(cluster, records=2, **NAMED)
+            await Admin(client).create_topics([NewTopic(DLQ, assignments={0: [3]})])
+            async with open_share_consumer(client, GROUP, [TOPIC], mode="explicit") as consumer:
+                one, other = await take(consumer, 2)
+                if first == "open transaction":
+                    await one.reject()
+                    await wait_letters(client, 1)
+                cluster.nodes[3].kill()
+                await trio.sleep(8)
+                await other.reject()
+                await trio.sleep(80)
+                lines = [one for one in cluster.world.logs.lines if "cannot write dead" in one]
+                assert lines and all(f"{DLQ}-0 has no leader" in line for line in lines), lines
+                await cluster.nodes[3].start()
+                assert len(await wait_letters(client, 1)) >= 1
+
+    run(check, seed=20)
