@@ -15,6 +15,8 @@ import trio
 from mqd.errors import ErrorCode, MqError
 from mqd.log.recompression import Recompression, is_wanted
 from mqd.protocol.batch import HEADER_BYTES, PRODUCER_ID_POSITION, parse_header
+from mqd.protocol.compression import Codec
+from mqd.protocol.record_reader import read_varint
 from mqd.replica.partition import Partition
 from mqd.replica.waiters import Append, ProduceTicket
 from mqd.server.context import Node
@@ -24,6 +26,8 @@ from mqd.server.verification import SupportedOperation, Verification, produce_re
 
 _CLIENT = "node"
 """The client of the work of recompression."""
+_DELTA_BYTES_MAX = 16
+"""By so much a record may be larger in a batch than alone: in its deltas of time and offset."""
 _ABORTABLE_FROM, _ADDS_FROM = 11, 12
 
 Row = dict[str, Any]
@@ -98,6 +102,23 @@ def _refuse(row: Row, error: MqError) -> None:
     ]
 
 
+def too_large(batch: memoryview, limit: int) -> list[tuple[int, str]]:
+    """(index, reason) of the records of a refused batch that a batch of their own would not make
+    small enough. Empty if the batch is compressed."""
+    header = parse_header(batch)
+    found: list[tuple[int, str]] = []
+    if header.codec != Codec.NONE:
+        return found
+    position = HEADER_BYTES
+    for index in range(header.records_count):
+        length, start = read_varint(batch, position, 5)
+        size = HEADER_BYTES + start + length - position
+        if size - _DELTA_BYTES_MAX > limit:
+            found.append((index, f"a batch of {size} bytes; max.message.bytes is {limit}"))
+        position = start + length
+    return found
+
+
 def _writable(node: Node, topic: str, index: int) -> Partition:
     """Raises MqError if this node does not lead it, or only coordinators write to it."""
     partition = leading(node, topic, index)
@@ -156,6 +177,10 @@ async def _append(
                         partition, batch, -1, node.clock.wall_ms()
                     )
                 except MqError as error:
+                    if error.code is ErrorCode.MESSAGE_TOO_LARGE:
+                        error.record_errors = too_large(
+                            batch, partition.log.config.max_message_bytes
+                        )
                     _refuse(row, error)
                 else:
                     row["base_offset"] = appended.base_offset

@@ -122,8 +122,13 @@ async def test_a_record_that_all_topics_refuse_is_dropped() -> None:
         assert header(letter, "__dlq.errors.offset") == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), (("cleanup.policy", "compact"), ("max.message.bytes", "1000"))
+)
 @simulated(seed=3)
-async def test_refused_records_do_not_stop_a_relay(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_refused_records_do_not_stop_a_relay(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
     """One refusal names several of them, and the next batch is written at once."""
     begin, epochs = RelayProducer.begin_epoch, list[float]()
 
@@ -135,10 +140,10 @@ async def test_refused_records_do_not_stop_a_relay(monkeypatch: pytest.MonkeyPat
     async with Cluster(nodes=1) as cluster:
         client = await cluster.client()
         await make_topics(client, 1, mqd_dlq_topic="orders.dlq")
-        await set_config(client, "orders", "cleanup.policy", "compact")
+        await set_config(client, "orders", name, value)
         async with open_producer(client) as producer, trio.open_nursery() as nursery:
             for _ in range(60):
-                nursery.start_soon(_send, producer, b"v", [("mqd-delay", b"3000")], None)
+                nursery.start_soon(_send, producer, bytes(1000), [("mqd-delay", b"3000")], None)
         with trio.fail_after(30):
             assert len(await arrived(client, DEAD, 60)) == 60
         assert len(epochs) <= 1 + 2 * 60 / RECORD_ERRORS_MAX
