@@ -252,7 +252,7 @@ def test_lists_and_deletions(sharing: Sharing) -> None:
 
     def listed(version: int = 5, **filters: list[str]) -> list[Plain]:
         found = sharing.wire.exchange("ListGroups", version, **filters).get("groups", ())
-        return [row for row in found if row["group_id"] == sharing.group]
+        return [row for row in found if row.get("group_id") == sharing.group]
 
     row = {"group_id": sharing.group, "protocol_type": "share", "group_state": "Stable"}
     assert listed(4) == [row]
