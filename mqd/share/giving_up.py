@@ -17,6 +17,8 @@ from mqd.share.share_partition import SharePartition
 from mqd.share.values import Update
 from mqd.types import Offset
 
+_NO_LETTER: Final = -1
+"""The time of records that are ARCHIVING only until it is stored that they are ARCHIVED."""
 _DELIVERED_LATER: Final = frozenset({RecordState.AVAILABLE, RecordState.DELAYED})
 
 
@@ -72,14 +74,18 @@ def give_up_expired(
 
 
 def _give_up(partition: SharePartition, begin: Offset, one: Range, wall_ms: int) -> list[Batch]:
-    partition.ended_by_key(begin, one.last, RecordState.ARCHIVED)
-    if partition.given_up is RecordState.ARCHIVED:  # the next leader finds that, too
+    state, affinity = partition.given_up, partition.affinity
+    if state is RecordState.ARCHIVED and affinity is None:  # the next leader finds that, too
         partition.archive_here(begin, one.last)
         return []
-    changed = Range(one.last, RecordState.ARCHIVING, one.delivery_count, time_ms=wall_ms)
-    changed.next_state = RecordState.ARCHIVING
+    if affinity is not None:
+        # The clock of the next leader may be behind. The next record of the key waits (I63).
+        affinity.withhold(begin, one.last)
+    time_ms = wall_ms if state is RecordState.ARCHIVING else _NO_LETTER
+    changed = Range(one.last, RecordState.ARCHIVING, one.delivery_count, time_ms=time_ms)
+    changed.next_state = state
     partition.states.put(begin, changed)
-    return [Batch(begin, one.last, RecordState.ARCHIVING, one.delivery_count, wall_ms)]
+    return [Batch(begin, one.last, state, one.delivery_count, max(0, time_ms))]
 
 
 def give_up_spent(partition: SharePartition, wall_ms: int) -> Update | None:
@@ -108,7 +114,9 @@ def end_archiving(
     partition.gives_up |= state is RecordState.ARCHIVING
     if stored and state is RecordState.ARCHIVED:
         one = Range(one.last, RecordState.ARCHIVED)
-    elif not stored and state is RecordState.ARCHIVING:
+    elif not stored and (state is RecordState.ARCHIVING or one.time_ms == _NO_LETTER):
         one = Range(one.last, RecordState.AVAILABLE, one.delivery_count)
-        partition.affinity = None  # it has forgotten the record: the next fetch reads the keys
+        partition.affinity = None  # it may not know the record: the next fetch reads the keys
     partition.states.put(begin, one)
+    if stored:
+        partition.ended_by_key(begin, one.last, state)

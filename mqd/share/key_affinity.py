@@ -84,6 +84,11 @@ class KeyAffinity:
         was_ready = self._not_ready(offset)
         assert was_ready, offset
 
+    def withhold(self, first: Offset, last: Offset) -> None:
+        """These records are not delivered, until they are done or available."""
+        for offset in self.within(first, last):
+            self._not_ready(offset)
+
     def available(self, offset: Offset) -> bool:
         """The record may be delivered, if it is the head of its key. Returns whether it is."""
         if offset not in self._keys:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from mqd.share import endings
+from mqd.share.giving_up import give_up_expired
 from mqd.share.key_affinity import KeyOf
 from mqd.share.key_order import acquire_by_key, learn_keys, order_by_key
 from mqd.share.record_states import Batch, RecordState
@@ -93,6 +94,23 @@ def test_a_record_at_its_limit_is_given_up_again_if_that_is_not_stored(how: str)
     assert acquire(partition) == []
     complete(partition, expire(partition, 10.0, wall_ms=7), stored=True)
     assert acquire(partition) == [1]
+
+
+def test_the_next_record_of_a_key_waits_until_an_expired_one_is_stored() -> None:
+    """The clock of the next leader may be behind: it would deliver the expired record after it."""
+    partition = started()
+    learn(partition, 0, A, A, B)
+    update = give_up_expired(partition, [(0, 0)], 50)
+    assert acquire(partition) == [2]
+    complete(partition, update, stored=False)
+    assert partition.affinity is None, "the next fetch learns the keys again"
+    order_by_key(partition, True)
+    learn(partition, 0, A, A, B)
+    update = give_up_expired(partition, [(0, 0)], 60)
+    assert update is not None and update.batches == (Batch(0, 0, RecordState.ARCHIVED, 0),)
+    assert acquire(partition) == []
+    complete(partition, update, stored=True)
+    assert (acquire(partition), partition.states.start_offset) == ([1], 1)
 
 
 def test_a_new_leader_learns_the_keys_of_unfinished_records_first() -> None:
