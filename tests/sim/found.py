@@ -33,7 +33,7 @@ FOUND: dict[str, int] = {
     "followers-forget-producers": 0,
     "followers-ignore-the-log-start": 3,
     "foreign-acknowledgement-accepted": 1,
-    "former-leader-may-write": 8,
+    "former-leader-may-write": 55,
     "former-owners-not-fenced": 0,
     "generations-begin-anew": 0,
     "high-watermark-ignores-a-member": 0,

@@ -5,7 +5,10 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
+
+import trio
 
 from mqd.coordinator.share.operations import ReadState, WriteState
 from mqd.coordinator.share.records import ShareSnapshot
@@ -18,10 +21,15 @@ from mqd.share.led_partitions import LedSharePartition
 from mqd.share.record_states import Batch, Range, RecordState
 from mqd.share.service import ShareService
 from mqd.share.share_partition import SharePartition
+from mqd.share.state_writer import StateWriter
 from mqd.share.values import Acknowledgement, Limits, Update
+from mqd.testing.scheduler import STARTS_AT
 from mqd.types import NO_EPOCH, Offset
 from tests.sim.planting import Patches, bug
 from tests.sim.relay_bugs import write_in_two_transactions
+
+_LATE_UNTIL_SECONDS = 9.0
+"""After it, no write is late: members must finish the records after the faults have ended."""
 
 
 @bug("an acknowledgement is answered before the share coordinator has stored it", load="share")
@@ -84,8 +92,22 @@ def former_leader_may_write() -> Patches:
     def write(self: ShareShard, ticket: Any, op: WriteState, now: Any) -> Any:
         return original_write(self, ticket, op._replace(leader_epoch=NO_EPOCH), now)
 
+    # Some writes arrive after the next leader has begun, if there is one soon.
+    send, numbers = StateWriter._stored, count()
+
+    async def late(
+        self: StateWriter, led: LedSharePartition, last: Update, batches: Sequence[Batch]
+    ) -> Any:
+        if next(numbers) % 3 == 0 and trio.current_time() < STARTS_AT + _LATE_UNTIL_SECONDS:
+            with trio.move_on_after(1.5):
+                while led.is_current:  # noqa: ASYNC110
+                    await trio.sleep(0.05)
+                await trio.sleep(0.5)
+        return await send(self, led, last, batches)
+
     yield ShareShard, "_read", read
     yield ShareShard, "_write", write
+    yield StateWriter, "_stored", late
 
 
 @bug("a released record forgets how often it was delivered", load="share")
