@@ -96,6 +96,7 @@ SLOWER = (
 
 LONGER_RING = {
     "alter-partition-without-comparing",
+    "former-leader-may-write",
     "old-broker-epoch-accepted",
     "unclean-registration-ignored",
 }
