@@ -413,7 +413,7 @@ def confirm(plan: str, *, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise Failure(
             "this command asks for confirmation, and standard input is not a terminal",
-            remedy="check the list above, then re-run with --yes",
+            remedy="check what it would change (above), then re-run with --yes",
             exit_code=USAGE,
         )
     if not click.confirm("Continue?", err=True):

@@ -19,7 +19,7 @@ COMMANDS = {
 
 @click.group(cls=LazyGroup, lazy=COMMANDS, no_args_is_help=True)
 def config() -> None:
-    """Show and change the configuration of a group that uses the consumer protocol (KIP-848)."""
+    """Show and change the configuration of share groups, and of consumer groups (KIP-848)."""
 
 
 @click.command()
@@ -49,6 +49,7 @@ def set_(settings: Settings, group: str, pairs: tuple[str, ...], dry_run: bool) 
 
     \b
     mqctl group config set billing consumer.session.timeout.ms=60000
+    mqctl group config set billing share.auto.offset.reset=earliest
     """
     alter(settings, "group", group, "SET", dict(parse_pairs(pairs)), dry_run=dry_run)
 
