@@ -63,6 +63,8 @@ class DiskFaults:
             self._chance.choice(self._cluster.checked),
             self._chance.choice(self._cluster.ids),
         )
+        if image.is_in_memory(partition.topic):
+            return
         if (
             int(
                 image.topic_configs(partition.topic).get(
