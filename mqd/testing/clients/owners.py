@@ -96,6 +96,8 @@ class Owners:
         while not self._steps.stopping.is_set():
             try:
                 leaves = chance.random() < 0.5
+                # One version for each producer: no client changes it within an epoch.
+                is_old = chance.random() < VERSION_1_SHARE
                 async with self._steps.producer(client, name, leave=leaves) as producer:
                     if chance.random() < 0.3:
                         await producer.claim(topic, OWNED[topic], timeout_s=CALL_SECONDS)
@@ -103,7 +105,7 @@ class Owners:
                     for _ in range(chance.choice([1, 5, 20])):
                         number += 1
                         if self._steps.stopping.is_set() or not await self._write(
-                            producer, Span(topic, name, f"{name}.{number}"), chance
+                            producer, Span(topic, name, f"{name}.{number}"), chance, is_old
                         ):
                             break
                         await pause(chance, chance.choice(_PAUSES))
@@ -116,12 +118,11 @@ class Owners:
             self._finished.set()
 
     async def _write(
-        self, producer: TransactionalProducer, span: Span, chance: random.Random
+        self, producer: TransactionalProducer, span: Span, chance: random.Random, is_old: bool
     ) -> bool:
         """Run one transaction. Returns False if its producer must be opened again."""
         self._spans.append(span)
         with self._steps.transaction(span.name) as transaction:
-            is_old = chance.random() < VERSION_1_SHARE
             await self._steps.begin(producer, version_1=is_old)
             for number in range(chance.choice([1, 2, 4])):
                 partition = TopicPartition(span.topic, chance.randrange(OWNED_PARTITIONS))

@@ -201,7 +201,10 @@ class Plots:
         partition = self._chance.choice(self._cluster.checked)
         found = self._image(partition)
         leader = found.leader
-        follower = self._chance.choice([member for member in found.isr if member != leader])
+        followers = [member for member in found.isr if member != leader]
+        if not followers:  # a topic in memory may have one replica
+            raise _GivenUpError
+        follower = self._chance.choice(followers)
         gone = [member for member in found.replicas if member not in (leader, follower)]
         for member in gone:
             self._kill(member, None)
