@@ -10,7 +10,14 @@ import click
 
 from mqctl import render
 from mqctl.app import Failure, LazyGroup, Settings, options, print_message, run
-from mqctl.committed import committed_records, configs_of, headers_of, log_ranges, text_of
+from mqctl.committed import (
+    committed_records,
+    configs_of,
+    described,
+    headers_of,
+    log_ranges,
+    text_of,
+)
 from mqctl.relay_progress import Committed, committed_of
 from mqd.delay_names import TARGET_CONFIG
 
@@ -274,13 +281,12 @@ def cancel(settings: Settings, topic: str, key: str) -> None:
         from mqd.client.producer import open_producer
 
         await _delay_topic(client, topic, settings.timeout_s)
-        await client.refresh([topic])
-        partitions = client.view.topics[topic].partitions
+        info = await described(client, topic, settings.timeout_s)
         content = key.encode(errors="surrogateescape")
         async with open_producer(client, delivery_timeout_s=settings.timeout_s) as producer:
             written = [
-                await producer.enqueue(topic, None, content, partition=number)
-                for number in range(len(partitions))
+                await producer.enqueue(topic, None, content, partition=one.partition)
+                for one in info.partitions
             ]
             for one in written:
                 await one

@@ -14,7 +14,7 @@ from mqctl.app import LazyGroup, Settings, options, print_message, run, write
 from mqctl.groups import admin_of, by_topic, choose_groups, format_assignment, list_groups
 from mqctl.outcomes import ListsByBroker, finish, without_match
 from mqctl.quantities import format_duration
-from mqd.delay_names import RESERVED_PREFIX
+from mqd.relay.names import is_reserved
 
 if TYPE_CHECKING:
     from mqd.client.cluster import ClusterClient
@@ -110,7 +110,7 @@ def list_(
         }
         for each in groups.rows
         if (pattern is None or fnmatchcase(each.group_id, pattern))
-        and (internal or not each.group_id.startswith(RESERVED_PREFIX))
+        and (internal or not is_reserved(each.group_id))
     ]
     if not rows and not groups.failed:
         print_message(

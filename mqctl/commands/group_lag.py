@@ -11,8 +11,8 @@ from mqctl import render
 from mqctl.app import Settings, options, print_message, run
 from mqctl.groups import admin_of, list_groups
 from mqctl.outcomes import ListsByBroker, finish
-from mqd.delay_names import RESERVED_PREFIX
 from mqd.errors import some_of
+from mqd.relay.names import is_reserved
 
 if TYPE_CHECKING:
     from mqd.client.cluster import ClusterClient
@@ -96,7 +96,7 @@ def lag(
                 each.group_id
                 for each in listed.rows
                 if each.type in ("", "classic", "consumer", "share")
-                and (internal or not each.group_id.startswith(RESERVED_PREFIX))
+                and (internal or not is_reserved(each.group_id))
             ),
         ]
         return dict(

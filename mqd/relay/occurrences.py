@@ -20,8 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mqd.header_numbers import INT64_MAX
-from mqd.protocol.record_reader import Record
+from mqd.protocol.record_reader import INT64_MAX, Record
 from mqd.relay.delay_progress import TimerProgress
 from mqd.relay.delay_records import cancelled_only, due_ms_of, ends, repeats_since
 from mqd.relay.delay_topic import DelayTopic

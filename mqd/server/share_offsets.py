@@ -42,6 +42,7 @@ from mqd.share.sessions import Place
 from mqd.share.unaccepted_counts import Unaccepted
 from mqd.types import NO_OFFSET, Offset, TopicPartition
 
+_UNKNOWN_COUNTS: Final = Unaccepted(-1, -1)
 _AT_ONCE: Final = 50
 """Operations at share coordinators that one request has in flight."""
 _OPERATION_ROWS: Final = 5
@@ -57,7 +58,7 @@ class SummaryRow(NamedTuple):
     """0 also if no leader has read the state yet."""
     lag: int = -1
     """Records between the start offset and the end of the log that are not done; -1: unknown."""
-    unaccepted: Unaccepted = Unaccepted(-1, -1)
+    unaccepted: Unaccepted = _UNKNOWN_COUNTS
     """Records that no member accepted, as the leader counts them; -1: unknown."""
     error: MqError | None = None
 
@@ -165,7 +166,7 @@ async def summaries(
             row["start_offset"],
             max(0, row["leader_epoch"]),
             -1 if end == NO_OFFSET else max(0, end - row["start_offset"] - max(0, done)),
-            unaccepted.get(place, Unaccepted(-1, -1)),
+            unaccepted.get(place, _UNKNOWN_COUNTS),
         )
         await pace.row()
     return rows

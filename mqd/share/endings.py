@@ -91,14 +91,13 @@ def _still(partition: SharePartition, begin: Offset, found: Range) -> list[tuple
 def _give_back(partition: SharePartition, begin: Offset, acquired: Range, wall_ms: int) -> Batch:
     count = acquired.delivery_count
     state = partition.state_after(RecordState.AVAILABLE, count)
+    time_ms = 0
+    if wall_ms != _NOT_DELAYED:
+        time_ms = partition.time_of(state, count, BY_BACK_OFF, wall_ms)
     if state is RecordState.ARCHIVING or (state in DONE and partition.affinity is not None):
         # no letter (I65), and no later record of the key (I63), before it is stored
         acquired.next_state = state
         partition.states.put(begin, acquired)
-        time_ms = max(0, wall_ms) if state is RecordState.ARCHIVING else 0
-        return Batch(begin, acquired.last, state, count, time_ms)
-    time_ms = 0
-    if wall_ms != _NOT_DELAYED:
-        time_ms = partition.time_of(state, count, BY_BACK_OFF, wall_ms)
-    partition.end_acquisition(begin, acquired, state, count, time_ms)
+    else:
+        partition.end_acquisition(begin, acquired, state, count, time_ms)
     return Batch(begin, acquired.last, state, count, time_ms)

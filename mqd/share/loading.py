@@ -16,7 +16,7 @@ from mqd.share.memory import LED_BYTES, ShareMemory
 from mqd.share.ports import Persister
 from mqd.share.record_states import RANGE_BYTES
 from mqd.share.share_partition import SharePartition
-from mqd.share.state_writer import BATCHES_PER_WRITE
+from mqd.share.state_writer import BATCHES_PER_WRITE, persist
 from mqd.share.unaccepted_log import UnacceptedLog
 from mqd.share.values import Update
 from mqd.types import NO_OFFSET, Offset
@@ -94,14 +94,7 @@ class Loader:
 
     async def _store(self, led: LedSharePartition, update: Update) -> None:
         for part in update.parts(BATCHES_PER_WRITE):
-            await self._persister.write(
-                led.key,
-                state_epoch=led.state_epoch,
-                leader_epoch=led.leader_epoch,
-                start_offset=part.start_offset,
-                done_after_start=part.done_after_start,
-                batches=part.batches,
-            )
+            await persist(self._persister, led, part)
 
     async def _first_offset(self, led: LedSharePartition) -> Offset:
         """Where a new share partition begins: `share.auto.offset.reset`."""

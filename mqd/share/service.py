@@ -16,7 +16,7 @@ An acknowledgement is returned when it is stored, so that it survives the next l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 
 import trio
@@ -27,7 +27,7 @@ from mqd.log.service import LogService
 from mqd.protocol.slices import Slices, all_slices
 from mqd.replica.partition import Partition
 from mqd.share import acknowledging, endings
-from mqd.share.acquiring import Acquired, Acquirer, FetchLimits
+from mqd.share.acquiring import Acquirer
 from mqd.share.ending_timer import EndingTimer
 from mqd.share.group_options import ShareOptions
 from mqd.share.led_partitions import LedSharePartition, LedSharePartitions
@@ -94,7 +94,7 @@ class ShareService:
             disk=disk,
             store=self._writer.store,
         )
-        self._acquirer = Acquirer(
+        self.acquirer = Acquirer(
             partitions=self.partitions,
             options=self.options,
             memory=self.memory,
@@ -145,18 +145,6 @@ class ShareService:
     def _written(self, led: LedSharePartition) -> None:
         self._letters.write_soon(led)
         self.partitions.drop_unused(led)
-
-    # -- acquire -----------------------------------------------------------------------------------
-
-    async def acquire(
-        self,
-        led: LedSharePartition,
-        member_id: str,
-        limits: FetchLimits,
-        is_wanted: Callable[[], bool] = lambda: True,
-    ) -> Acquired | None:
-        """Acquire records for a member: see Acquirer.acquire."""
-        return await self._acquirer.acquire(led, member_id, limits, is_wanted)
 
     # -- acknowledge -------------------------------------------------------------------------------
 

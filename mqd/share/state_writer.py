@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
@@ -129,14 +130,7 @@ class StateWriter:
     ) -> MqError | None:
         """Have the share coordinator store these batches. Returns its error."""
         try:
-            await self._persister.write(
-                led.key,
-                state_epoch=led.state_epoch,
-                leader_epoch=led.leader_epoch,
-                start_offset=last.start_offset,
-                done_after_start=last.done_after_start,
-                batches=batches,
-            )
+            await persist(self._persister, led, replace(last, batches=tuple(batches)))
         except MqError as error:
             logger.warning(
                 "cannot store the state of a share partition group=%s partition=%s reason=%s",
@@ -148,6 +142,18 @@ class StateWriter:
                 self._partitions.drop(led)
             return error
         return None
+
+
+async def persist(persister: Persister, led: LedSharePartition, update: Update) -> None:
+    """One write, of at most BATCHES_PER_WRITE batches. Raises MqError."""
+    await persister.write(
+        led.key,
+        state_epoch=led.state_epoch,
+        leader_epoch=led.leader_epoch,
+        start_offset=update.start_offset,
+        done_after_start=update.done_after_start,
+        batches=update.batches,
+    )
 
 
 def _overlap(some: Sequence[Batch], others: Sequence[Batch]) -> bool:

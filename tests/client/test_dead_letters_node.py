@@ -56,6 +56,12 @@ async def wait_letters(client: ClusterClient, count: int) -> list[Record]:
     return found
 
 
+async def set_ttl(admin: Admin, ttl_ms: int) -> None:
+    topic = Resource(ResourceType.TOPIC, TOPIC)
+    change = ConfigChange("mqd.message.ttl.ms", ConfigOperation.SET, str(ttl_ms))
+    assert (await admin.alter_configs({topic: [change]}))[topic] is None
+
+
 def header(record: Record, name: str) -> Any:
     return dict(record.headers).get(f"__dlq.errors.{name}")
 
@@ -233,9 +239,7 @@ async def test_expired_records() -> None:
         client = await prepare(cluster, **NAMED)
         admin = Admin(client)
         await admin.create_topic(DLQ)
-        topic = Resource(ResourceType.TOPIC, TOPIC)
-        change = ConfigChange("mqd.message.ttl.ms", ConfigOperation.SET, "60000")
-        assert (await admin.alter_configs({topic: [change]}))[topic] is None
+        await set_ttl(admin, 60_000)
         async with open_producer(client) as producer:
             await producer.send(TOPIC, b"short", headers=[("mqd-ttl", b"1000")])
             await producer.send(TOPIC, b"long")
@@ -268,9 +272,7 @@ async def test_the_clock_goes_back_while_expired_records_are_read(
         client = await prepare(cluster, **NAMED)
         admin = Admin(client)
         await admin.create_topic(DLQ)
-        topic = Resource(ResourceType.TOPIC, TOPIC)
-        change = ConfigChange("mqd.message.ttl.ms", ConfigOperation.SET, "1000")
-        assert (await admin.alter_configs({topic: [change]}))[topic] is None
+        await set_ttl(admin, 1000)
         async with open_producer(client) as producer:
             await producer.send(TOPIC, b"old")
         await trio.sleep(2)
@@ -292,9 +294,8 @@ async def test_all_leaders_count_the_expired_records() -> None:
     """Each of three nodes leads a partition; the coordinator of the group is one of them."""
     async with Cluster(nodes=3, options=OPTIONS) as cluster:
         client = await prepare(cluster, partitions=3)
-        admin, topic = Admin(client), Resource(ResourceType.TOPIC, TOPIC)
-        change = ConfigChange("mqd.message.ttl.ms", ConfigOperation.SET, "1000")
-        assert (await admin.alter_configs({topic: [change]}))[topic] is None
+        admin = Admin(client)
+        await set_ttl(admin, 1000)
         async with open_producer(client) as producer:
             for partition in range(3):
                 for _ in range(partition + 1):

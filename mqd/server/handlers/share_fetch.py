@@ -214,7 +214,7 @@ class _Fetch:
             batch_size = INT32_MAX if exact else max(1, request.batch_size)
             limits = FetchLimits(records_left, bytes_left, batch_size, exact)
             try:
-                found = await self._context.node.share.acquire(
+                found = await self._context.node.share.acquirer.acquire(
                     one, session.key.member_id, limits, lambda: session.is_open
                 )
             except MqError as error:
